@@ -1,0 +1,40 @@
+/* element.h: element types, one value at a time, exactly.
+ *
+ * Every conversion to a narrower type rounds to nearest even. FP8 saturates (infinities become
+ * +-max), keeps NaN (0x7F | sign) and the sign of zero. None depends on the FP environment's
+ * flush-to-zero bits: subnormals are handled as integers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_MX_ELEMENT_H
+#define MXA_MX_ELEMENT_H
+
+#include "mxattn/mxattn.h"
+
+#include <stdint.h>
+
+uint8_t mxa_e4m3_from_f32(float x);
+uint8_t mxa_e5m2_from_f32(float x);
+float mxa_e4m3_to_f32(uint8_t code);
+float mxa_e5m2_to_f32(uint8_t code);
+uint16_t mxa_bf16_from_f32(float x);
+float mxa_bf16_to_f32(uint16_t bits);
+uint16_t mxa_f16_from_f32(float x);
+float mxa_f16_to_f32(uint16_t bits);
+
+/* From float64 with one rounding, for the models in ref/. */
+uint8_t mxa_e4m3_from_f64(double x);
+double mxa_round_bf16(double x); /* to the nearest BF16 value, FP32 range */
+double mxa_round_f16(double x);  /* to the nearest FP16 value; overflow gives infinity */
+double mxa_round_f32(double x);
+
+int mxa_dtype_bytes(mxattn_dtype dtype); /* 0 for none or unknown */
+int mxa_dtype_is_fp8(mxattn_dtype dtype);
+int mxa_dtype_is_wide(mxattn_dtype dtype); /* F32, F16, BF16 */
+const char *mxa_dtype_name(mxattn_dtype dtype);
+
+/* Element `index` of a typed array as FP32 (exact for every type), and the rounding store. */
+float mxa_load(const void *data, mxattn_dtype dtype, int64_t index);
+void mxa_store(void *data, mxattn_dtype dtype, int64_t index, float x);
+
+#endif
