@@ -1,0 +1,71 @@
+/* dispatch.c: which instruction sets this machine and this build have.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/dispatch.h"
+
+#include "mxattn/mxattn.h"
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+
+static int has_f16c(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+
+static uint32_t detect(void)
+{
+    uint32_t isa = 0;
+
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
+        isa |= MXATTN_ISA_AVX2;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        isa |= MXATTN_ISA_AVX512;
+    if (__builtin_cpu_supports("avx512bf16"))
+        isa |= MXATTN_ISA_AVX512_BF16;
+    if (__builtin_cpu_supports("avx512vbmi"))
+        isa |= MXATTN_ISA_AVX512_VBMI;
+    return isa;
+}
+
+#else
+
+static uint32_t detect(void)
+{
+    return 0;
+}
+
+#endif
+
+uint32_t mxa_cpu_isa_close(uint32_t isa)
+{
+    uint32_t closed = isa & (MXATTN_ISA_AVX2 | MXATTN_ISA_AVX512 | MXATTN_ISA_AVX512_BF16 |
+                             MXATTN_ISA_AVX512_VBMI);
+
+    if (!(closed & MXATTN_ISA_AVX2))
+        closed = 0;
+    if (!(closed & MXATTN_ISA_AVX512))
+        closed &= MXATTN_ISA_AVX2;
+    return closed | MXATTN_ISA_PORTABLE;
+}
+
+uint32_t mxa_cpu_isa(void)
+{
+    return mxa_cpu_isa_close(detect());
+}
+
+const char *mxa_cpu_isa_name(uint32_t isa)
+{
+    if ((isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
+        return "avx512bf16";
+    if (isa & MXATTN_ISA_AVX512)
+        return "avx512";
+    if (isa & MXATTN_ISA_AVX2)
+        return "avx2";
+    return "portable";
+}
