@@ -1,0 +1,58 @@
+/* thresholds.h: every tolerance of the tests, in one place, each with its reason. Nothing elsewhere
+ * in tests/ writes a tolerance of its own. Formats, quantizers, layouts and index maps have none:
+ * they are compared byte for byte.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXT_THRESHOLDS_H
+#define MXT_THRESHOLDS_H
+
+/* --- MXFP8 against unquantized float64, Gaussian data, relative RMS: what the format costs.
+ * Float64 models of S = 1k-4k, D = 128 give O 4.7-5.0e-2 with bf16 intermediates, 5.2-5.6e-2 with
+ * e4m3, dV 4.5-5.4e-2, dQ and dK 6.0-6.8e-2; the limits leave about 5% above. */
+#define MXT_O_RMS_BF16   5.3e-2
+#define MXT_O_RMS_E4M3   5.8e-2
+#define MXT_O_COSINE     0.998
+#define MXT_DV_RMS       5.8e-2
+#define MXT_DQ_DK_RMS    7.5e-2
+#define MXT_DQ_DK_COSINE 0.997
+
+/* One far below computes in something better than MXFP8: also wrong. Half of the model's least. */
+#define MXT_O_RMS_LEAST 2.0e-2
+
+/* --- A kernel against the float64 model that quantizes at the same points: a tenth of the above.
+ * What is left are P and dS elements whose FP32 value falls on the other side of a rounding. */
+#define MXT_O_MODEL_BF16 5.3e-3
+#define MXT_O_MODEL_E4M3 5.8e-3
+#define MXT_DV_MODEL     5.8e-3
+#define MXT_DQ_DK_MODEL  7.5e-3
+
+/* --- Model-relative: error of truth at most this much of the model's, plus a floor for tiny shapes
+ * where the model's own error may vanish (2^-8 is BF16's half step: outputs are BF16). */
+#define MXT_MODEL_FACTOR 1.05
+#define MXT_MODEL_FLOOR  4.0e-3
+
+/* --- LSE: FP32 sums of up to 65,536 terms, log2 and exp2 within a few ulp; |LSE| < 100. */
+#define MXT_LSE_ABSOLUTE 2.0e-5
+#define MXT_LSE_RELATIVE 1.0e-6
+
+/* --- Inputs that E4M3 holds exactly and equal logits: P is exactly 1 before the division, so only
+ * FP32 sums and one division round (contract, edge cases). */
+#define MXT_EXACT_INPUT 1.0e-6
+
+/* --- One row by decode and by prefill: same P, other order of FP32 sums (contract). */
+#define MXT_DECODE_BF16 1.0e-5
+#define MXT_DECODE_E4M3 1.0e-4
+
+/* --- exp2 on every ISA, in FP32 ulp, for arguments in [-126, 0]: polynomial of degree 5 to 6. */
+#define MXT_EXP2_ULP 2
+
+/* --- One ISA against another, O in FP32 units of last place of the row's largest element is not
+ * useful after P's rounding; relative RMS instead. BF16 P flips where FP32 sums differ in order. */
+#define MXT_ISA_RMS 1.0e-3
+
+/* --- Finite differences of the exact reference: central, step 1e-4, truncation and cancellation in
+ * float64 both near 1e-8. */
+#define MXT_FINITE_DIFFERENCE 1.0e-6
+
+#endif
