@@ -9,6 +9,11 @@
 
 #include <stdint.h>
 
+enum { MXA_TILE_ROWS = 128 }; /* rows of a 512-byte unit of tiled scales */
+
+int64_t mxa_blocks(int64_t n); /* of 32 that n elements need */
+int64_t mxa_tiles(int64_t n);  /* of 128 */
+
 /* One sequence. In a tensor normalised to (B, S, H, D) its token s is element
  * [outer][first + s]: outer = b, first = 0 when dense; outer = 0, first = cu_seqlens[b] when
  * jagged (the tensor is then (1, T, H, D)). */

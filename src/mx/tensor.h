@@ -29,4 +29,9 @@ int64_t mxa_tensor_index(const mxattn_tensor *tensor, const mxa_sequence *seq, i
 void mxa_quantize_tensor(const mxattn_tensor *wide, const mxattn_tensor *quantized,
                          const mxa_batch *batch);
 
+/* The meaning of dequantization: payload times scale in FP32 (exact, or infinite), plus centre in
+ * FP32, rounded to the type of wide. Tokens past seqused and rows outside every sequence are 0. */
+void mxa_dequantize_tensor(const mxattn_tensor *quantized, const mxattn_tensor *wide,
+                           const mxa_batch *batch);
+
 #endif
