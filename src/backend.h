@@ -124,4 +124,10 @@ extern const mxa_backend mxa_cpu_backend;
 /* The table of a backend; AUTO gives the CPU. NULL for an unknown or absent one. */
 const mxa_backend *mxa_backend_find(mxattn_backend id);
 
+/* The same for an argument of a call: checks id and device, and says what is wrong. */
+mxattn_status mxa_backend_take(mxattn_backend id, int32_t device, const mxa_backend **backend);
+
+/* UNSUPPORTED with a sentence, for an operation that is NULL in the table. */
+mxattn_status mxa_backend_lacks(const mxa_backend *backend, const char *operation);
+
 #endif

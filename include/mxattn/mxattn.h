@@ -19,8 +19,9 @@
  * - Every struct that may grow starts with struct_size. Call its _init function first: that
  *   sets struct_size and every default (defaults are not all zero). A struct larger than the
  *   library knows is accepted when its unknown tail is zero, and refused with
- * MXATTN_VERSION_MISMATCH otherwise, so programs and libraries of different versions meet safely.
- * mxattn_tags, mxattn_scales and mxattn_rope are embedded in others and therefore frozen.
+ *   MXATTN_VERSION_MISMATCH otherwise; of a smaller one the missing fields have their defaults. So
+ *   programs and libraries of different versions meet safely. mxattn_tags, mxattn_scales,
+ *   mxattn_sequences and mxattn_rope are embedded in others and therefore frozen.
  * - Shape letters: B batch (number of sequences), Sq and Sk lengths, Tq and Tk total tokens of a
  *   jagged batch, Hq heads of q, Hkv heads of k and v, D head_dim of q and k, Dv head_dim of v.
  * - Strides and sizes are in elements unless a name ends in _bytes; sizes are int64_t.
@@ -193,8 +194,14 @@ static inline void mxattn_tensor_init(mxattn_tensor *tensor)
 
 /* Initialises *tensor as a contiguous view of data with ndim (1..4) sizes. Never fails; a bad
  * shape is reported by the call that uses it. */
-MXATTN_API void mxattn_tensor_view(mxattn_tensor *tensor, mxattn_dtype dtype, void *data,
-                                   int32_t ndim, const int64_t *shape);
+MXATTN_API void mxattn_tensor_view_sized(mxattn_tensor *tensor, size_t struct_size,
+                                         mxattn_dtype dtype, void *data, int32_t ndim,
+                                         const int64_t *shape);
+static inline void mxattn_tensor_view(mxattn_tensor *tensor, mxattn_dtype dtype, void *data,
+                                      int32_t ndim, const int64_t *shape)
+{
+    mxattn_tensor_view_sized(tensor, sizeof(mxattn_tensor), dtype, data, ndim, shape);
+}
 
 /* Bytes a scale array needs with default strides, padding included.
  * tags: block and dtype of the tensor. batch: number of sequences. cu_seqlens: host int32
@@ -336,7 +343,9 @@ MXATTN_API mxattn_status mxattn_device_synchronise(const mxattn_context *context
                                                    void *stream);
 
 /* Turns a device status word (see device_status below), copied to the host, into a status and
- * this thread's sentence. 0 gives MXATTN_OK. */
+ * this thread's sentence. 0 gives MXATTN_OK. Bits 0..6: 1 cu_seqlens does not start at 0, 2 it
+ * decreases, 3 it passes the tensor's tokens, 4 a sequence is longer than max_seqlen, 5 seqused is
+ * outside [0, length]; bit 7: set for the k side; bits 8..31: the sequence (at most 2^24 - 1). */
 MXATTN_API mxattn_status mxattn_device_status_check(uint32_t word);
 
 /* ------------------------------------------------------------------------------------------------

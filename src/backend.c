@@ -1,0 +1,42 @@
+/* backend.c: which backends this build has.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "backend.h"
+#include "status.h"
+
+const mxa_backend *mxa_backend_find(mxattn_backend id)
+{
+    switch (id) {
+    case MXATTN_BACKEND_AUTO:
+    case MXATTN_BACKEND_CPU:
+        return &mxa_cpu_backend;
+    case MXATTN_BACKEND_REF:
+        return &mxa_ref_backend;
+    case MXATTN_BACKEND_CUDA:
+        return NULL;
+    }
+    return NULL;
+}
+
+mxattn_status mxa_backend_take(mxattn_backend id, int32_t device, const mxa_backend **backend)
+{
+    if ((unsigned)id > MXATTN_BACKEND_CUDA)
+        return mxa_fail(MXATTN_ARGUMENT, "backend is %d; it must be a mxattn_backend (0 to %d)",
+                        (int)id, MXATTN_BACKEND_CUDA);
+    *backend = mxa_backend_find(id);
+    if (!*backend)
+        return mxa_fail(MXATTN_NO_BACKEND, "backend is cuda; this build has ref and cpu");
+    if (device < 0)
+        return mxa_fail(MXATTN_ARGUMENT, "device is %d; it must not be negative", (int)device);
+    if (device > 0)
+        return mxa_fail(MXATTN_NO_BACKEND, "device is %d; backend %s has device 0 only",
+                        (int)device, (*backend)->name);
+    return MXATTN_OK;
+}
+
+mxattn_status mxa_backend_lacks(const mxa_backend *backend, const char *operation)
+{
+    return mxa_fail(MXATTN_UNSUPPORTED, "backend %s has no %s in version %s", backend->name,
+                    operation, mxattn_version_string());
+}
