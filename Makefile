@@ -1,0 +1,47 @@
+# Makefile: plain verbs in front of CMake. `make help` lists them.
+#
+# SPDX-License-Identifier: Apache-2.0
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PREFIX ?= /usr/local
+BUILD := build/release
+PYTHON ?= python3
+
+.PHONY: build help test demo bench lint format asan tsan alloc-fail fuzz install clean
+
+build: ## the library, the command and the examples (build/release)
+	@mkdir -p build
+	@cmake --preset release >build/release.log 2>&1 || { cat build/release.log; exit 1; }
+	@cmake --build --preset release -j $(JOBS) -- --no-print-directory
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+test: build ## every test; ends with the line "N passed, N failed"
+	@$(PYTHON) scripts/test $(BUILD) --jobs $(JOBS)
+
+demo: build ## trains a small language model with float32 and with MXFP8 attention
+	@examples/train_lm/demo.sh $(BUILD)
+
+bench: build ## speed of every operation on a small shape; JSON to build/bench.json
+	@$(BUILD)/mxattn bench all --batch 1 --seqlen 2048 --heads 8 --kv-heads 2 --head-dim 128 --causal --json build/bench.json
+
+lint: ## dependency law, names, style
+	@$(PYTHON) scripts/lint
+
+format: ## clang-format 14 over our sources
+	@$(PYTHON) scripts/lint --format
+
+asan tsan alloc-fail: ## tests under a sanitizer; alloc-fail: every allocation fails once
+	@mkdir -p build
+	@cmake --preset $@ >build/$@.log 2>&1 || { cat build/$@.log; exit 1; }
+	@cmake --build --preset $@ -j $(JOBS) -- --no-print-directory
+	@ctest --preset $@ -j $(JOBS)
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (default 20), with clang's libFuzzer
+	@scripts/fuzz
+
+install: build ## into PREFIX (default /usr/local); honours DESTDIR
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean: ## removes build/
+	@rm -rf build
