@@ -31,11 +31,8 @@ lint: ## dependency law, names, style
 format: ## clang-format 14 over our sources
 	@$(PYTHON) scripts/lint --format
 
-asan tsan alloc-fail: ## tests under a sanitizer; alloc-fail: every allocation fails once
-	@mkdir -p build
-	@cmake --preset $@ >build/$@.log 2>&1 || { cat build/$@.log; exit 1; }
-	@cmake --build --preset $@ -j $(JOBS) -- --no-print-directory
-	@ctest --preset $@ -j $(JOBS)
+asan tsan alloc-fail: ## C tests under a sanitizer; alloc-fail: every allocation fails once
+	@PYTHON=$(PYTHON) JOBS=$(JOBS) scripts/sanitize $@
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (default 20), with clang's libFuzzer
 	@scripts/fuzz
