@@ -1,0 +1,135 @@
+/* output.c: output files that appear whole or not at all.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "output.h"
+
+#include "error.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_OUTPUTS = 8 };
+
+static struct output {
+    const char *option, *path;
+    char *final;     /* where the rename goes: path with links resolved */
+    char *temporary; /* NULL: a pipe or device, written directly */
+    FILE *file;
+} outputs[MAX_OUTPUTS];
+static int output_count;
+
+/* What a signal handler may touch: the temporary names that exist now. */
+static char *volatile pending[MAX_OUTPUTS];
+
+static void remove_pending(int signal_number)
+{
+    for (int i = 0; i < MAX_OUTPUTS; i++)
+        if (pending[i])
+            (void)unlink(pending[i]);
+    (void)signal(signal_number, SIG_DFL);
+    (void)raise(signal_number);
+}
+
+static void watch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (signal(signals[i], SIG_IGN) != SIG_IGN)
+            (void)signal(signals[i], remove_pending);
+}
+
+FILE *mxa_output_open(const char *option, const char *path)
+{
+    struct stat status;
+    if (output_count == MAX_OUTPUTS)
+        mxa_die("%s is one output file too many; at most %d are written", option, MAX_OUTPUTS);
+    struct output *out = &outputs[output_count];
+    *out = (struct output){.option = option, .path = path};
+    int exists = stat(path, &status) == 0;
+    if (exists && S_ISDIR(status.st_mode))
+        mxa_die("%s %s is a folder; the name of a file is needed", option, path);
+    out->final = exists ? realpath(path, NULL) : strdup(path);
+    if (!out->final)
+        mxa_die("%s %s cannot be written: %s", option, path, strerror(errno));
+    for (int i = 0; i < output_count; i++)
+        if (strcmp(outputs[i].final, out->final) == 0)
+            mxa_die("%s %s is already the file of %s; each output needs a file of its own", option,
+                    path, outputs[i].option);
+    if (exists && !S_ISREG(status.st_mode)) {
+        out->file = fopen(path, "wb");
+    } else {
+        static const char suffix[] = ".tmp-XXXXXX";
+        size_t bytes = strlen(out->final) + sizeof suffix;
+        out->temporary = mxa_tool_alloc(bytes);
+        (void)snprintf(out->temporary, bytes, "%s%s", out->final, suffix);
+        int descriptor = mkstemp(out->temporary);
+        if (descriptor >= 0) {
+            mode_t mask = umask(0);
+            (void)umask(mask);
+            (void)fchmod(descriptor, exists ? status.st_mode & 0777 : 0666 & ~mask);
+            pending[output_count] = out->temporary;
+            out->file = fdopen(descriptor, "wb");
+        }
+    }
+    if (!out->file) {
+        int failed = errno;
+        free(out->final);
+        mxa_die("%s %s cannot be written: %s", option, path, strerror(failed));
+    }
+    if (output_count++ == 0)
+        watch_signals();
+    return out->file;
+}
+
+void mxa_output_npy(FILE *file, mxa_npy_type type, int ndim, const int64_t *shape, const void *data)
+{
+    uint8_t header[MXA_NPY_HEADER_MAX];
+    size_t count = 1;
+    for (int i = 0; i < ndim; i++)
+        count *= (size_t)shape[i];
+    size_t header_bytes = mxa_npy_header(header, type, ndim, shape);
+    (void)fwrite(header, 1, header_bytes, file); /* errors are seen at commit */
+    if (count)
+        (void)fwrite(data, mxa_npy_type_bytes(type), count, file);
+}
+
+void mxa_outputs_commit(void)
+{
+    for (int i = 0; i < output_count; i++) {
+        struct output *out = &outputs[i];
+        int failed = ferror(out->file) ? EIO : 0;
+        errno = 0;
+        if (fclose(out->file) != 0 && !failed)
+            failed = errno ? errno : EIO;
+        out->file = NULL;
+        if (failed)
+            mxa_die("%s %s cannot be written: %s", out->option, out->path, strerror(failed));
+    }
+    for (int i = 0; i < output_count; i++) {
+        struct output *out = &outputs[i];
+        if (out->temporary && rename(out->temporary, out->final) != 0)
+            mxa_die("%s %s cannot be written: %s", out->option, out->path, strerror(errno));
+        pending[i] = NULL;
+    }
+    mxa_outputs_discard();
+}
+
+void mxa_outputs_discard(void)
+{
+    for (int i = 0; i < output_count; i++) {
+        struct output *out = &outputs[i];
+        if (out->file)
+            (void)fclose(out->file);
+        if (pending[i])
+            (void)unlink(pending[i]);
+        pending[i] = NULL;
+        free(out->temporary);
+        free(out->final);
+    }
+    output_count = 0;
+}

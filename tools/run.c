@@ -1,0 +1,119 @@
+/* run.c: contexts and attention runs, as verbs use them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "run.h"
+
+#include "error.h"
+#include "progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t mxa_isa_mask(const char *name)
+{
+    static const struct {
+        const char *name;
+        uint32_t bits;
+    } isas[] = {{"portable", MXATTN_ISA_PORTABLE},
+                {"avx2", MXATTN_ISA_AVX2},
+                {"avx512", MXATTN_ISA_AVX512},
+                {"avx512bf16", MXATTN_ISA_AVX512_BF16 | MXATTN_ISA_AVX512_VBMI}};
+    uint32_t mask = 0;
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        mask |= isas[i].bits;
+        if (strcmp(name, isas[i].name) == 0)
+            break;
+    }
+    return mask;
+}
+
+static void query_cpu(const mxattn_context *context, mxattn_backend_info *info)
+{
+    mxattn_backend_info_init(info);
+    mxa_need(mxattn_backend_query(context, MXATTN_BACKEND_CPU, info));
+}
+
+int32_t mxa_run_threads(const mxa_options *options)
+{
+    mxattn_backend_info info;
+    if (options->threads)
+        return options->threads;
+    query_cpu(NULL, &info);
+    return info.threads;
+}
+
+mxattn_context *mxa_run_context(const mxa_options *options, int own_threads)
+{
+    static int32_t threads;
+    mxattn_context *context;
+    mxattn_context_options choices;
+    mxattn_context_options_init(&choices);
+    threads = mxa_run_threads(options);
+    choices.threads = threads;
+    if (options->isa)
+        choices.isa_mask = mxa_isa_mask(options->isa);
+    if (!own_threads) {
+        choices.parallel_for = mxa_progress_parallel_for;
+        choices.parallel_user = &threads;
+    }
+    mxa_need(mxattn_context_create(&choices, &context));
+    mxattn_backend_info info;
+    query_cpu(context, &info);
+    if (options->isa && (info.isa & choices.isa_mask) != choices.isa_mask)
+        mxa_die("--isa is %s; this machine and build have no more than %s", options->isa,
+                info.isa_name);
+    return context;
+}
+
+int64_t mxa_longest(const int32_t *cu_seqlens, int64_t batch)
+{
+    int64_t longest = 0;
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t length = (int64_t)cu_seqlens[b + 1] - cu_seqlens[b];
+        if (length > longest)
+            longest = length;
+    }
+    return longest;
+}
+
+void mxa_run_attention(const mxattn_context *context, const mxa_run *run)
+{
+    mxattn_plan *plan;
+    mxattn_plan_info info;
+    mxattn_plan_info_init(&info);
+    mxa_need(mxattn_plan_create(context, &run->problem, &plan));
+    mxa_need(mxattn_plan_query(plan, &info));
+    int backward = run->problem.mode == MXATTN_TRAINING;
+    int64_t bytes = info.workspace_forward_bytes;
+    if (backward && info.workspace_backward_bytes > bytes)
+        bytes = info.workspace_backward_bytes;
+
+    mxattn_attention_args args;
+    mxattn_attention_args_init(&args);
+    args.q = &run->q;
+    args.k = &run->k;
+    args.v = &run->v;
+    args.o = &run->o;
+    args.lse = &run->lse;
+    args.sink = run->sink;
+    args.batch = run->cu_seqlens_q ? run->batch : -1;
+    args.cu_seqlens_q = run->cu_seqlens_q;
+    args.cu_seqlens_k = run->cu_seqlens_k;
+    args.seqused_q = run->seqused_q;
+    args.seqused_k = run->seqused_k;
+    args.workspace = mxa_tool_alloc((size_t)bytes);
+    args.workspace_bytes = (size_t)bytes;
+    mxa_need(mxattn_attention_forward(plan, &args));
+    if (backward) {
+        args.dout = &run->dout;
+        args.dlse = run->dlse.data ? &run->dlse : NULL;
+        args.dq = &run->dq;
+        args.dk = &run->dk;
+        args.dv = &run->dv;
+        args.dsink = run->dsink;
+        mxa_need(mxattn_attention_backward(plan, &args));
+    }
+    free(args.workspace);
+    mxattn_plan_destroy(plan);
+}

@@ -1,0 +1,105 @@
+/* verb_info.c: mxattn info: version, backends, instruction sets, threads, kernels.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "error.h"
+#include "json.h"
+#include "options.h"
+#include "verbs.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_JSON = 'j' };
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    (void)arg;
+    mxa_parse_input *input = state->input;
+    if (key != KEY_JSON)
+        return ARGP_ERR_UNKNOWN;
+    *(int *)input->own = 1;
+    return 0;
+}
+
+static const struct argp_option options[] = {{"json", KEY_JSON, 0, 0, "For machines", 0}, {0}};
+static const struct argp argp = {
+    .options = options,
+    .parser = parse,
+    .doc = "Tells the version, and for each backend whether it is there, or the reason why not.\v"
+           "Example: mxattn info --json"};
+
+static const mxattn_backend backends[] = {MXATTN_BACKEND_CPU, MXATTN_BACKEND_REF,
+                                          MXATTN_BACKEND_CUDA};
+enum { BACKENDS = sizeof backends / sizeof *backends };
+
+/* Calls each line of text. */
+static void print_lines(const char *label, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        (void)printf("  %-10s%.*s\n", label, (int)n, text);
+        text += n + (text[n] == '\n');
+        label = "";
+    }
+}
+
+static void print_text(const mxattn_backend_info *infos)
+{
+    (void)printf("mxattn %s\n", mxattn_version_string());
+    for (int i = 0; i < BACKENDS; i++) {
+        const mxattn_backend_info *info = &infos[i];
+        (void)printf("%s: %s%s\n", info->name,
+                     info->available ? "available" : "missing: ", info->reason);
+        if (!info->available)
+            continue;
+        if (info->isa_name[0])
+            (void)printf("  %-10s%s\n", "isa", info->isa_name);
+        if (info->threads)
+            (void)printf("  %-10s%d\n", "threads", info->threads);
+        print_lines("kernels", info->kernels);
+    }
+}
+
+static void print_json(const mxattn_backend_info *infos)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "version", mxattn_version_string());
+    cJSON *list = cJSON_AddArrayToObject(root, "backends");
+    for (int i = 0; i < BACKENDS; i++) {
+        const mxattn_backend_info *info = &infos[i];
+        cJSON *entry = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, entry);
+        cJSON_AddStringToObject(entry, "name", info->name);
+        cJSON_AddBoolToObject(entry, "available", info->available);
+        cJSON_AddStringToObject(entry, "reason", info->reason);
+        cJSON_AddNumberToObject(entry, "devices", info->devices);
+        cJSON_AddNumberToObject(entry, "threads", info->threads);
+        cJSON_AddStringToObject(entry, "isa", info->isa_name);
+        cJSON *kernels = cJSON_AddArrayToObject(entry, "kernels");
+        for (const char *at = info->kernels; *at;) {
+            char name[256];
+            size_t n = strcspn(at, "\n");
+            (void)snprintf(name, sizeof name, "%.*s", (int)n, at);
+            cJSON_AddItemToArray(kernels, cJSON_CreateString(name));
+            at += n + (at[n] == '\n');
+        }
+    }
+    mxa_json_print(root, stdout);
+}
+
+int mxa_verb_info(int argc, char **argv)
+{
+    int json = 0;
+    mxattn_backend_info infos[BACKENDS];
+    mxa_parse(&argp, argc, argv, NULL, &json);
+    for (int i = 0; i < BACKENDS; i++) {
+        mxattn_backend_info_init(&infos[i]);
+        mxa_need(mxattn_backend_query(NULL, backends[i], &infos[i]));
+    }
+    if (json)
+        print_json(infos);
+    else
+        print_text(infos);
+    return MXA_EXIT_OK;
+}
