@@ -511,8 +511,9 @@ typedef struct mxattn_attention_args {
                            * o is MXFP8 */
     void *workspace;
     size_t workspace_bytes;
-    uint32_t *device_status; /* GPU, optional: 0, or what mxattn_device_status_check explains;
-                              * when not 0 the call wrote nothing else */
+    uint32_t *device_status; /* optional: 0 (always on REF and CPU, where cu_seqlens are checked
+                              * before anything runs), or what mxattn_device_status_check
+                              * explains; when not 0 the call wrote nothing else */
     void *stream;            /* GPU: a CUstream; ignored on CPU */
 } mxattn_attention_args;
 
@@ -522,21 +523,28 @@ static inline void mxattn_attention_args_init(mxattn_attention_args *args)
     mxattn_attention_args_init_sized(args, sizeof(mxattn_attention_args));
 }
 
-/* Runs a plan. Never allocates (on GPUs also never synchronises or reads back, and can be captured
- * in a graph). Rows of outputs that belong to no sequence are written as 0 (LSE as -inf). Errors:
- * ARGUMENT, SHAPE, DTYPE, LAYOUT, ALIGNMENT, CU_SEQLENS, WORKSPACE, DEVICE, VERSION_MISMATCH. */
+/* Runs a plan. A wide operand that the plan quantizes is passed as it is: dtype F32, F16 or BF16,
+ * block NONE. q, k, v and o are required, lse is not; saved and prepared are not looked at where
+ * the plan sizes them 0. Never allocates (on GPUs also never synchronises or reads back, and can be
+ * captured in a graph). Rows of outputs that belong to no sequence are written as 0 (LSE as -inf).
+ * Errors: ARGUMENT, SHAPE, DTYPE, LAYOUT, ALIGNMENT, CU_SEQLENS, WORKSPACE, DEVICE,
+ * VERSION_MISMATCH. */
 MXATTN_API mxattn_status mxattn_attention_forward(const mxattn_plan *plan,
                                                   const mxattn_attention_args *args);
 
-/* Needs a TRAINING plan, and either saved, or lse and an o in F32, F16 or BF16. */
+/* Needs a TRAINING plan, dout, dq, dk, dv, and either saved, or lse and an o in F32, F16 or BF16.
+ */
 MXATTN_API mxattn_status mxattn_attention_backward(const mxattn_plan *plan,
                                                    const mxattn_attention_args *args);
 
 /* Writes the private operand copies (args->prepared, sized by the plan) from q, k, v. */
 MXATTN_API mxattn_status mxattn_prepare(const mxattn_plan *plan, const mxattn_attention_args *args);
 
-/* Plan, workspace, run and clean up in one call, for programs that attend once. The problem's
- * bounds may be left 0: they are taken from the tensors (dense) or from host cu_seqlens. */
+/* Plan, workspace, run and clean up in one call, for programs that attend once. batch and totals
+ * are taken from the tensors (a jagged batch: from args->batch, or the problem's where that is -1);
+ * max_seqlen, heads, kv_heads and head dims too, where the problem leaves them 0 (a jagged
+ * max_seqlen from cu_seqlens on the host). Workspace comes from the context's allocator; MEMORY
+ * when it has none. */
 MXATTN_API mxattn_status mxattn_attention_forward_once(const mxattn_context *context,
                                                        const mxattn_attention_problem *problem,
                                                        const mxattn_attention_args *args);
