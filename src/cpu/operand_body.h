@@ -1,0 +1,239 @@
+/* operand_body.h: decodes operand tiles into units for the GEMMs, exactly.
+ *
+ * A block's scale is folded into its elements by one multiplication. Where that would not be exact,
+ * or a code is a NaN or an infinity, the same 32 elements are decoded one by one instead
+ * (mxa_fp8_decode); both ways give the same bits wherever both are exact, so an unusual block never
+ * changes how its neighbours are decoded. With BF16 units every decoded value is exact too (E4M3
+ * has 4 significant bits), apart from those below 2^-126, which count as zero.
+ *
+ * Included after vec_tile.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_OPERAND_BODY_H
+#define MXA_CPU_OPERAND_BODY_H
+
+#include "cpu/operand.h"
+#include "mx/e8m0.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Decodes the tokens of one operand in any order; ascending order reads SEQ scales once a block. */
+typedef struct operand_reader {
+    const mxa_operand *operand;
+    int64_t block;                        /* whose SEQ scales are held; -1: none */
+    uint8_t scales[MXA_DIMS_MOST];        /* as mxa_operand_scales gives them */
+    float factor[MXA_DIMS_MOST];          /* SEQ: per dimension */
+    uint8_t unusual[MXA_DIM_BLOCKS_MOST]; /* SEQ: a scale among these 32 needs the slow way */
+} operand_reader;
+
+static inline void operand_read(operand_reader *reader, const mxa_operand *operand)
+{
+    reader->operand = operand;
+    reader->block = -1;
+}
+
+/* Scales outside this range are folded element by element. Above, a product may overflow or the
+ * factor itself would; E5M2 under byte 0 has a factor (2^-127) that is subnormal. */
+static inline int scale_is_unusual(uint8_t scale, mxattn_dtype dtype)
+{
+    return dtype == MXATTN_E4M3 ? scale > 246 : scale > 239 || scale == 0;
+}
+
+/* What a loaded code (vec_from_e4m3, vec_from_e5m2) is multiplied with. */
+static inline float scale_factor(uint8_t scale, mxattn_dtype dtype)
+{
+    const uint32_t bits = (uint32_t)(scale + (dtype == MXATTN_E4M3 ? 8 : 0)) << 23;
+    float factor;
+
+    memcpy(&factor, &bits, sizeof(factor));
+    return factor;
+}
+
+/* 1 when one of 32 codes is a NaN or an infinity: adding to the magnitude carries into the top bit
+ * of its byte just for those (from 0x7f for E4M3, from 0x7c for E5M2). */
+static inline int codes_are_special(const uint8_t *codes, mxattn_dtype dtype)
+{
+    const uint64_t add = dtype == MXATTN_E4M3 ? 0x0101010101010101u : 0x0404040404040404u;
+    uint64_t carry = 0;
+
+    for (int i = 0; i < MXA_BLOCK; i += 8) {
+        uint64_t x;
+
+        memcpy(&x, codes + i, sizeof(x));
+        carry |= (x & 0x7f7f7f7f7f7f7f7fu) + add;
+    }
+    return (carry & 0x8080808080808080u) != 0;
+}
+
+VEC_INLINE vec vec_from_codes(const uint8_t *codes, mxattn_dtype dtype)
+{
+    return dtype == MXATTN_E4M3 ? vec_from_e4m3(codes) : vec_from_e5m2(codes);
+}
+
+/* The slow way: 32 elements one by one. scale_step: 0 or 1. */
+static int operand_block_slow(const uint8_t *codes, mxattn_dtype dtype, const uint8_t *scales,
+                              int scale_step, int count, float *out)
+{
+    int special = 0;
+
+    for (int i = 0; i < count; i++) {
+        out[i] = mxa_fp8_decode(codes[i], scales[i * scale_step], dtype);
+        special |= !isfinite(out[i]);
+    }
+    for (int i = count; i < MXA_BLOCK; i++)
+        out[i] = 0.0f;
+    return special;
+}
+
+static void operand_reader_turn(operand_reader *reader, int64_t token)
+{
+    const mxa_operand *operand = reader->operand;
+
+    if (operand->axis == MXATTN_HDIM) {
+        mxa_operand_scales(operand, token, reader->scales);
+        return;
+    }
+    if (reader->block == token / MXA_BLOCK)
+        return;
+    reader->block = token / MXA_BLOCK;
+    mxa_operand_scales(operand, token, reader->scales);
+    memset(reader->unusual, 0, sizeof(reader->unusual));
+    memset(reader->factor, 0, sizeof(reader->factor));
+    for (int32_t d = 0; d < operand->dims; d++) {
+        if (scale_is_unusual(reader->scales[d], operand->dtype))
+            reader->unusual[d / MXA_BLOCK] = 1;
+        else
+            reader->factor[d] = scale_factor(reader->scales[d], operand->dtype);
+    }
+}
+
+/* One token in FP32: out[0 .. dims rounded up to 32), zeros beyond dims. Returns 1 when an element
+ * is a NaN or an infinity. */
+static int operand_row(operand_reader *reader, int64_t token, float *out)
+{
+    const mxa_operand *operand = reader->operand;
+    const mxattn_dtype dtype = operand->dtype;
+    const int hdim = operand->axis == MXATTN_HDIM;
+    const uint8_t *codes = operand->payload + token * operand->token_stride;
+    int special = 0;
+
+    operand_reader_turn(reader, token);
+    for (int32_t d = 0; d < operand->dims; d += MXA_BLOCK, codes += MXA_BLOCK, out += MXA_BLOCK) {
+        const int count = operand->dims - d < MXA_BLOCK ? operand->dims - d : MXA_BLOCK;
+        const uint8_t *scales = hdim ? &reader->scales[d / MXA_BLOCK] : &reader->scales[d];
+        const int unusual =
+            hdim ? scale_is_unusual(*scales, dtype) : reader->unusual[d / MXA_BLOCK];
+        uint8_t tail[MXA_BLOCK] = {0};
+        const uint8_t *block = codes;
+
+        if (count < MXA_BLOCK)
+            block = memcpy(tail, codes, (size_t)count);
+        if (unusual || codes_are_special(block, dtype)) {
+            special |= operand_block_slow(block, dtype, scales, !hdim, count, out);
+        } else if (hdim) {
+            const vec factor = vec_set(scale_factor(*scales, dtype));
+
+            for (int i = 0; i < MXA_BLOCK; i += VEC_LANES)
+                vec_store(out + i, vec_mul(vec_from_codes(block + i, dtype), factor));
+        } else {
+            for (int i = 0; i < MXA_BLOCK; i += VEC_LANES)
+                vec_store(out + i, vec_mul(vec_from_codes(block + i, dtype),
+                                           vec_load(&reader->factor[d + i])));
+        }
+    }
+    return special;
+}
+
+/* Units of one row that a head dimension needs, padded to whole blocks. */
+static inline int64_t units_along_dims(int64_t dims)
+{
+    return mxa_round_up(dims, MXA_BLOCK) / UNIT_DEPTH;
+}
+
+/* A decoded row as units along the head dimension: the last step for an operand whose contracted
+ * axis is the head dimension. */
+VEC_INLINE void units_from_row(const float *row, int64_t dims, unit *out)
+{
+    const int64_t padded = mxa_round_up(dims, MXA_BLOCK);
+
+    for (int64_t d = 0; d < padded; d += VEC_LANES * UNIT_DEPTH)
+        unit_store(out + d / UNIT_DEPTH, unit_along(row + d));
+}
+
+/* Load, rows: tokens [first, first+count) as broadcast operand contracted over the head dimension:
+ * unit (token, d) at out[token*step + d/UNIT_DEPTH], step = units_along_dims. Rows up to `rows` are
+ * zero. */
+static void operand_load_rows(const mxa_operand *operand, int64_t first, int64_t count,
+                              int64_t rows, unit *out)
+{
+    const int64_t step = units_along_dims(operand->dims);
+    operand_reader reader;
+    float row[MXA_DIMS_MOST];
+
+    operand_read(&reader, operand);
+    for (int64_t t = 0; t < count; t++) {
+        operand_row(&reader, first + t, row);
+        units_from_row(row, operand->dims, out + t * step);
+    }
+    memset(out + count * step, 0, (size_t)((rows - count) * step) * sizeof(unit));
+}
+
+/* Load, panels: tokens [first, first+count) as broadcast operand contracted over tokens: unit
+ * (token, d) at out[panel_unit(token, d, rows)]; tokens from count to rows (a multiple of
+ * UNIT_DEPTH) and dimensions beyond the last are zero. Returns 1 when an element is a NaN or an
+ * infinity. */
+static inline int64_t panel_unit(int64_t token, int64_t d, int64_t rows)
+{
+    return (d / TILE_M * (rows / UNIT_DEPTH) + token / UNIT_DEPTH) * TILE_M + d % TILE_M;
+}
+
+static int operand_load_panels(const mxa_operand *operand, int64_t first, int64_t count,
+                               int64_t rows, unit *out)
+{
+    const int64_t padded = mxa_round_up(operand->dims, MXA_BLOCK);
+    const int64_t dims = mxa_round_up(operand->dims, TILE_M);
+    operand_reader reader;
+    float row[UNIT_DEPTH][MXA_DIMS_MOST];
+    unit across[MXA_DIMS_MOST];
+    int special = 0;
+
+    operand_read(&reader, operand);
+    for (int64_t t = 0; t < rows; t += UNIT_DEPTH) {
+        for (int i = 0; i < UNIT_DEPTH; i++) {
+            if (t + i < count)
+                special |= operand_row(&reader, first + t + i, row[i]);
+            else
+                memset(row[i], 0, (size_t)padded * sizeof(float));
+        }
+        for (int64_t d = 0; d < padded; d += VEC_LANES) {
+            vec part[UNIT_DEPTH];
+
+            for (int i = 0; i < UNIT_DEPTH; i++)
+                part[i] = vec_load(row[i] + d);
+            unit_store(across + d, unit_join(part));
+        }
+        for (int64_t d = 0; d < dims; d += TILE_M)
+            memcpy(out + panel_unit(t, d, rows), across + d, TILE_M * sizeof(unit));
+    }
+    return special;
+}
+
+/* VEC_LANES rows of units (row l at rows + l*step) turned into lanes: unit (k, l) at
+ * out[k*out_step + l], for k in [0, units). units: a multiple of VEC_LANES. */
+static void units_transpose(const unit *rows, int64_t step, int64_t units, unit *out,
+                            int64_t out_step)
+{
+    for (int64_t k = 0; k < units; k += VEC_LANES) {
+        vec tile[VEC_LANES];
+
+        for (int l = 0; l < VEC_LANES; l++)
+            tile[l] = vec_load((const float *)(const void *)(rows + l * step + k));
+        vec_transpose(tile);
+        for (int i = 0; i < VEC_LANES; i++)
+            vec_store((float *)(void *)(out + (k + i) * out_step), tile[i]);
+    }
+}
+
+#endif

@@ -1,0 +1,290 @@
+/* vec_avx512.h: the vector vocabulary on AVX-512 F, BW, DQ and VL: sixteen lanes. Operand units are
+ * FP32, or BF16 pairs where vec_avx512bf16.h includes this file. Meanings: vec_portable.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_VEC_H
+#define MXA_CPU_VEC_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#if defined(VEC_BF16_UNITS)
+#define VEC_ISA     "avx512bf16"
+#define VEC_NAME(x) x##_avx512bf16
+enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1 };
+#else
+#define VEC_ISA     "avx512"
+#define VEC_NAME(x) x##_avx512
+enum { UNIT_DEPTH = 1, UNIT_ROUNDS = 0 };
+#endif
+enum { VEC_LANES = 16, TILE_M = 8, TILE_N = 2 };
+
+typedef __m512 vec;
+typedef __m512i ivec;
+typedef __mmask16 vmask;
+#if defined(VEC_BF16_UNITS)
+typedef uint32_t unit;
+typedef __m512i uvec;
+#else
+typedef float unit;
+typedef __m512 uvec;
+#endif
+
+static inline vec vec_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+static inline vec vec_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+static inline vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+static inline vec vec_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+static inline vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vec vec_div(vec a, vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+static inline vec vec_ceil(vec x)
+{
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+}
+
+static inline vmask vec_less(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+
+static inline vmask vec_is_nan(vec x)
+{
+    return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+}
+
+static inline vec vec_select(vmask m, vec yes, vec no)
+{
+    return _mm512_mask_blend_ps(m, no, yes);
+}
+
+static inline vmask mask_and(vmask a, vmask b)
+{
+    return (vmask)(a & b);
+}
+
+static inline int mask_any(vmask m)
+{
+    return m != 0;
+}
+
+static inline ivec vec_bits(vec x)
+{
+    return _mm512_castps_si512(x);
+}
+
+static inline vec vec_from_bits(ivec x)
+{
+    return _mm512_castsi512_ps(x);
+}
+
+static inline ivec ivec_load(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+static inline ivec ivec_set(int32_t x)
+{
+    return _mm512_set1_epi32(x);
+}
+
+static inline ivec ivec_add(ivec a, ivec b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
+static inline ivec ivec_and(ivec a, ivec b)
+{
+    return _mm512_and_si512(a, b);
+}
+
+static inline ivec ivec_or(ivec a, ivec b)
+{
+    return _mm512_or_si512(a, b);
+}
+
+#define ivec_shl(x, n) _mm512_slli_epi32((x), (n))
+#define ivec_shr(x, n) _mm512_srli_epi32((x), (n))
+
+static inline vmask ivec_less(ivec a, ivec b)
+{
+    return _mm512_cmplt_epi32_mask(a, b);
+}
+
+static inline vec vec_from_e4m3(const uint8_t *p)
+{
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i sign = _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x80)), 8);
+    __m256i magnitude = _mm256_slli_epi16(_mm256_and_si256(x, _mm256_set1_epi16(0x7f)), 7);
+
+    return _mm512_cvtph_ps(_mm256_or_si256(sign, magnitude));
+}
+
+static inline vec vec_from_e5m2(const uint8_t *p)
+{
+    __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+
+    return _mm512_cvtph_ps(_mm256_slli_epi16(x, 8));
+}
+
+static inline void vec_store_f16(uint16_t *p, vec x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
+static inline void ivec_store_high16(uint16_t *p, ivec x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+}
+
+static inline void vec_transpose(vec r[VEC_LANES])
+{
+    vec t[16], u[16];
+
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; i++) {
+        u[4 * i] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+        u[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        t[i] = _mm512_shuffle_f32x4(u[i], u[i + 4], 0x88);
+        t[i + 4] = _mm512_shuffle_f32x4(u[i], u[i + 4], 0xdd);
+        t[i + 8] = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0x88);
+        t[i + 12] = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0xdd);
+    }
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(t[i], t[i + 8], 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(t[i + 4], t[i + 12], 0xdd);
+    }
+}
+
+#if defined(VEC_BF16_UNITS)
+
+static inline uvec unit_load(const unit *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+static inline void unit_store(unit *p, uvec x)
+{
+    _mm512_storeu_si512(p, x);
+}
+
+static inline uvec unit_broadcast(const unit *p)
+{
+    return _mm512_set1_epi32((int32_t)*p);
+}
+
+/* cvtne2ps leaves the first part's elements in the low half of the register. */
+static inline uvec unit_join(const vec part[UNIT_DEPTH])
+{
+    const __m512i joined = (__m512i)_mm512_cvtne2ps_pbh(part[1], part[0]);
+    const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(joined));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(joined, 1));
+
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+static inline uvec unit_along(const float *row)
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + VEC_LANES), _mm512_loadu_ps(row));
+}
+
+static inline void unit_clear(unit *u, int part)
+{
+    *u &= part ? 0x0000ffffu : 0xffff0000u;
+}
+
+/* NOTE: VDPBF16PS adds the products of the high elements, then those of the low ones, each fused
+ * and rounded to nearest even; subnormals count as zero. */
+static inline vec vec_dot(vec sum, uvec a, uvec b)
+{
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+#else
+
+static inline uvec unit_load(const unit *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+static inline void unit_store(unit *p, uvec x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+static inline uvec unit_broadcast(const unit *p)
+{
+    return _mm512_set1_ps(*p);
+}
+
+static inline uvec unit_join(const vec part[UNIT_DEPTH])
+{
+    return part[0];
+}
+
+static inline uvec unit_along(const float *row)
+{
+    return _mm512_loadu_ps(row);
+}
+
+static inline void unit_clear(unit *u, int part)
+{
+    (void)part;
+    *u = 0.0f;
+}
+
+static inline vec vec_dot(vec sum, uvec a, uvec b)
+{
+    return _mm512_fmadd_ps(a, b, sum);
+}
+
+#endif
+
+#endif

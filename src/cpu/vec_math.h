@@ -1,0 +1,93 @@
+/* vec_math.h: functions over the vector vocabulary: exp2, tanh, the roundings of P and outputs.
+ * Included after one vec_*.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_VEC_MATH_H
+#define MXA_CPU_VEC_MATH_H
+
+#include "mxattn/mxattn.h"
+
+#if defined(__GNUC__)
+#define VEC_INLINE static inline __attribute__((always_inline))
+#else
+#define VEC_INLINE static inline
+#endif
+
+VEC_INLINE vec vec_abs(vec x)
+{
+    return vec_from_bits(ivec_and(vec_bits(x), ivec_set(0x7fffffff)));
+}
+
+/* 2^x for x <= 0 and a little above. Exact for integers from -126; arguments below -126 give
+ * something in [0, 2^-126], from -127 on exactly 0; NaN stays NaN.
+ *
+ * Adding 1.5*2^23 rounds x to the nearest integer n and leaves n in the low bits; 2^f of
+ * f = x - n in [-1/2, 1/2] is a polynomial of degree 5 with p(0) = 1 (minimax of the relative
+ * error, 9e-8; its FP32 coefficients were then searched for the least error in ulp, 1.92 with
+ * fused steps); 2^n is added to its exponent. */
+VEC_INLINE vec vec_exp2(vec x)
+{
+    const vec magic = vec_set(0x1.8p23f);
+    const vec y = vec_max(vec_set(-127.0f), x);
+    const vec shifted = vec_add(y, magic);
+    const vec f = vec_sub(y, vec_sub(shifted, magic));
+    vec p = vec_set(0x1.5bc432p-10f);
+
+    p = vec_fma(p, f, vec_set(0x1.3ce9dp-7f));
+    p = vec_fma(p, f, vec_set(0x1.c6b758p-5f));
+    p = vec_fma(p, f, vec_set(0x1.ebf9b6p-3f));
+    p = vec_fma(p, f, vec_set(0x1.62e428p-1f));
+    p = vec_fma(p, f, vec_set(1.0f));
+    return vec_from_bits(ivec_add(vec_bits(p), ivec_shl(vec_bits(shifted), 23)));
+}
+
+/* tanh(x): odd Taylor polynomial of degree 9 below 1/4 (relative error 1e-8), else
+ * (1 - t) / (1 + t) with t = exp(-2|x|). */
+VEC_INLINE vec vec_tanh(vec x)
+{
+    const vec magnitude = vec_abs(x);
+    const ivec sign = ivec_and(vec_bits(x), ivec_set(INT32_MIN));
+    const vec t = vec_exp2(vec_mul(magnitude, vec_set(-2.88539008f)));
+    const vec large = vec_div(vec_sub(vec_set(1.0f), t), vec_add(vec_set(1.0f), t));
+    const vec square = vec_mul(x, x);
+    vec p = vec_set(62.0f / 2835.0f);
+
+    p = vec_fma(p, square, vec_set(-17.0f / 315.0f));
+    p = vec_fma(p, square, vec_set(2.0f / 15.0f));
+    p = vec_fma(p, square, vec_set(-1.0f / 3.0f));
+    p = vec_fma(vec_mul(p, square), x, x);
+    return vec_select(vec_less(magnitude, vec_set(0.25f)), p,
+                      vec_from_bits(ivec_or(vec_bits(large), sign)));
+}
+
+/* To the nearest BF16, ties to even. A NaN must have its top mantissa bit set (arithmetic's own
+ * have). */
+VEC_INLINE vec vec_round_bf16(vec x)
+{
+    const ivec bits = vec_bits(x);
+    const ivec odd = ivec_and(ivec_shr(bits, 16), ivec_set(1));
+    const ivec rounded = ivec_add(ivec_add(bits, ivec_set(0x7fff)), odd);
+
+    return vec_from_bits(ivec_and(rounded, ivec_set(-0x10000)));
+}
+
+/* E4M3(p * 2^8) * 2^-8 for p in [0, 1]: with e the power of two of p, at least E4M3's smallest
+ * normal, adding and subtracting 1.5*2^20*e leaves 3 mantissa bits. */
+VEC_INLINE vec vec_round_e4m3(vec p)
+{
+    const vec exponent = vec_from_bits(ivec_and(vec_bits(p), ivec_set(0x7f800000)));
+    const vec magic = vec_mul(vec_max(vec_set(0x1p-14f), exponent), vec_set(0x1.8p20f));
+
+    return vec_sub(vec_add(p, magic), magic);
+}
+
+/* Any FP32, NaN payloads included. */
+VEC_INLINE void vec_store_bf16(uint16_t *p, vec x)
+{
+    const vec quiet = vec_from_bits(ivec_or(vec_bits(x), ivec_set(0x00400000)));
+
+    ivec_store_high16(p, vec_bits(vec_select(vec_is_nan(x), quiet, vec_round_bf16(x))));
+}
+
+#endif
