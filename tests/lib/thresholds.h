@@ -55,4 +55,11 @@
  * float64 both near 1e-8. */
 #define MXT_FINITE_DIFFERENCE 1.0e-6
 
+/* --- examples/train_lm, all in FP32. Finite differences with a step of 1e-2, relative to the largest
+ * gradient: truncation near 1e-4, rounding of the loss near 1e-3. Products relative to the sum of
+ * |terms|; O of attention with values of deviation 1. */
+#define MXT_TRAIN_LM_GRADIENT 1.0e-2
+#define MXT_TRAIN_LM_GEMM     1.0e-6
+#define MXT_TRAIN_LM_O        1.0e-5
+
 #endif

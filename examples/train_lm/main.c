@@ -1,0 +1,134 @@
+/* main.c: trains the network once for each kind of attention and compares.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "adamw.h"
+#include "generate.h"
+#include "options.h"
+#include "progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { VALIDATIONS = 4 }; /* in each training, evenly spread, the last one after the last step */
+
+static attention *create_attention(pool *p, const model_config *c, enum attention_kind kind,
+                                   const char *backend)
+{
+    attention_shape shape = model_attention_shape(c);
+    if (kind == ATTENTION_FLOAT32)
+        return attention_float32_create(p, &shape);
+    if (kind == ATTENTION_MXFP8)
+        return attention_mxfp8_create(p, &shape, backend);
+    return attention_none_create(&shape);
+}
+
+static model_config configure(const options *o, const text *t)
+{
+    enum { HEAD_DIM = 64, MLP_RATIO = 3 };
+    int heads = o->width / HEAD_DIM;
+    return (model_config){.vocabulary = t->vocabulary,
+                          .layers = o->layers,
+                          .width = o->width,
+                          .hidden = MLP_RATIO * o->width,
+                          .heads = heads,
+                          .kv_heads = heads % 2 == 0 ? heads / 2 : 1,
+                          .head_dim = HEAD_DIM,
+                          .max_tokens = o->batch_tokens,
+                          .max_sequences = o->batch_tokens,
+                          .max_length = MAX_PASSAGE};
+}
+
+static double validate(model *m, const text *t, batch *b)
+{
+    double sum = 0.0;
+    for (int next = 0; next < t->validation.count;) {
+        next = validation_fill(t, b, next);
+        model_forward(m, b);
+        sum += model_loss(m, b, 0) * b->sequences.tokens;
+    }
+    return sum / t->validation.tokens;
+}
+
+static void train(model *m, const text *t, const options *o, run_report *run,
+                  progress_line *progress)
+{
+    batch b = batch_create(o->batch_tokens);
+    sampler source = sampler_create(t, o->seed);
+    adamw optimizer = adamw_create(&m->weights);
+    int64_t tokens = 0;
+    for (int step = 0; step < o->steps; step++) {
+        double start = seconds_now(), attention_start = m->attention_seconds;
+        sampler_fill(&source, &b);
+        model_forward(m, &b);
+        run->train_loss[step] = (float)model_loss(m, &b, 1);
+        model_backward(m, &b);
+        adamw_step(&optimizer, m->p, &m->weights, &m->gradients,
+                   learning_rate_at(o->learning_rate, step, o->steps));
+        run->tokens[step] = tokens += b.sequences.tokens;
+        run->train_seconds += seconds_now() - start;
+        run->attention_seconds += m->attention_seconds - attention_start;
+
+        int due = (step + 1) * VALIDATIONS / o->steps > step * VALIDATIONS / o->steps;
+        run->validation_loss[step] = due ? (float)validate(m, t, &b) : NAN;
+        if (step + 1 == o->steps)
+            run->final_loss = (double)run->validation_loss[step];
+        progress_step(progress, run, step);
+    }
+    adamw_destroy(&optimizer);
+    sampler_destroy(&source);
+    batch_destroy(&b);
+}
+
+static run_report report_create(const char *name, int steps)
+{
+    run_report run = {.name = name, .steps = steps};
+    run.train_loss = allocate((size_t)steps * sizeof(float));
+    run.validation_loss = allocate((size_t)steps * sizeof(float));
+    run.tokens = allocate((size_t)steps * sizeof(int64_t));
+    return run;
+}
+
+static void report_destroy(run_report *run)
+{
+    free(run->train_loss);
+    free(run->validation_loss);
+    free(run->tokens);
+}
+
+int main(int argc, char **argv)
+{
+    options o = options_read(argc, argv);
+    pool *p = pool_create(o.threads);
+    text *t = text_load(o.text, o.seed);
+    model_config config = configure(&o, t);
+    double bigram = bigram_cross_entropy(t);
+    printf("text: %d characters, %d different; %d passages to train on, %d (%d characters) to "
+           "validate\n",
+           t->count, t->vocabulary, t->train.count, t->validation.count, t->validation.tokens);
+    printf("bigram model of the same text: cross entropy %.4f nats\n", bigram);
+    run_report runs[ATTENTION_KINDS];
+    progress_line progress = progress_start(o.steps * o.run_count);
+    for (int i = 0; i < o.run_count; i++) {
+        runs[i] = report_create(attention_kind_name(o.runs[i]), o.steps);
+        attention *attend = create_attention(p, &config, o.runs[i], o.backend);
+        model *m = model_create(p, &config, attend, o.seed);
+        if (i == 0)
+            printf("network: %d layers, width %d, %d heads on %d kv heads of 64, %.2f million "
+                   "parameters, %d threads\n",
+                   config.layers, config.width, config.heads, config.kv_heads,
+                   1e-6 * (double)m->weights.count, pool_threads(p));
+        printf("attention %s: %s\n", runs[i].name, attend->description);
+        train(m, t, &o, &runs[i], &progress);
+        progress_clear(&progress);
+        generate_lines(m, t, o.seed);
+        report_write_csv(&runs[i], o.out);
+        model_destroy(m);
+    }
+    report_compare(runs, o.run_count, bigram);
+    for (int i = 0; i < o.run_count; i++)
+        report_destroy(&runs[i]);
+    text_destroy(t);
+    pool_destroy(p);
+    return 0;
+}

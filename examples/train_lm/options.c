@@ -1,0 +1,151 @@
+/* options.c: what the command line of train_lm says.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: train_lm [options]\n"
+    "Trains a small causal transformer on text, once for each kind of attention, from the same\n"
+    "seed, and compares the validation losses.\n"
+    "  --attention LIST   kinds, by commas: float32, mxfp8, none (default float32,mxfp8)\n"
+    "  --backend NAME     of the mxattn library for mxfp8: auto, cpu, ref (default auto)\n"
+    "  --steps N          optimizer steps of each training (default 400)\n"
+    "  --batch-tokens N   most tokens of a step (default 1024)\n"
+    "  --width N          of the network, a multiple of 64, the head size (default 256)\n"
+    "  --layers N         (default 4)\n"
+    "  --learning-rate X  at its peak (default 0.002)\n"
+    "  --seed N           (default 1)\n"
+    "  --threads N        (default 0: as many as processors)\n"
+    "  --text FILE        a verse a line, empty line between chapters (default\n"
+    "                     examples/data/kjv.txt)\n"
+    "  --out DIR          where loss_KIND.csv goes (default build/demo)\n";
+
+const char *attention_kind_name(enum attention_kind kind)
+{
+    static const char *const names[] = {"float32", "mxfp8", "none"};
+    return names[kind];
+}
+
+static void refuse(const char *option, const char *value, const char *rule)
+{
+    fprintf(stderr, "train_lm: --%s is '%s'; it must be %s\n", option, value, rule);
+    exit(2);
+}
+
+static int64_t read_integer(const char *option, const char *value, int64_t low, int64_t high)
+{
+    char *end, rule[80];
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    if (errno || end == value || *end || number < low || number > high) {
+        snprintf(rule, sizeof(rule), "an integer from %lld to %lld", (long long)low,
+                 (long long)high);
+        refuse(option, value, rule);
+    }
+    return number;
+}
+
+static double read_rate(const char *option, const char *value)
+{
+    char *end;
+    double number = strtod(value, &end);
+    if (end == value || *end || !(number > 0.0 && number <= 1.0))
+        refuse(option, value, "a number above 0 and at most 1");
+    return number;
+}
+
+static void read_runs(options *o, const char *value)
+{
+    const char *rule = "a list without repeats of float32, mxfp8, none, by commas";
+    o->run_count = 0;
+    for (const char *at = value;; at++) {
+        size_t length = strcspn(at, ",");
+        int kind = 0;
+        while (kind < ATTENTION_KINDS && (strlen(attention_kind_name(kind)) != length ||
+                                          strncmp(at, attention_kind_name(kind), length) != 0))
+            kind++;
+        if (kind == ATTENTION_KINDS)
+            refuse("attention", value, rule);
+        for (int i = 0; i < o->run_count; i++)
+            if (o->runs[i] == (enum attention_kind)kind)
+                refuse("attention", value, rule);
+        o->runs[o->run_count++] = (enum attention_kind)kind;
+        at += length;
+        if (*at == '\0')
+            return;
+    }
+}
+
+options options_read(int argc, char **argv)
+{
+    static const struct option names[] = {{"attention", required_argument, NULL, 'a'},
+                                          {"backend", required_argument, NULL, 'b'},
+                                          {"steps", required_argument, NULL, 's'},
+                                          {"batch-tokens", required_argument, NULL, 't'},
+                                          {"width", required_argument, NULL, 'w'},
+                                          {"layers", required_argument, NULL, 'l'},
+                                          {"learning-rate", required_argument, NULL, 'r'},
+                                          {"seed", required_argument, NULL, 'S'},
+                                          {"threads", required_argument, NULL, 'T'},
+                                          {"text", required_argument, NULL, 'x'},
+                                          {"out", required_argument, NULL, 'o'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
+    options o = {.runs = {ATTENTION_FLOAT32, ATTENTION_MXFP8},
+                 .run_count = 2,
+                 .steps = 400,
+                 .batch_tokens = 1024,
+                 .width = 256,
+                 .layers = 4,
+                 .seed = 1,
+                 .learning_rate = 0.002,
+                 .text = "examples/data/kjv.txt",
+                 .out = "build/demo",
+                 .backend = "auto"};
+    int which, index = 0;
+    while ((which = getopt_long(argc, argv, "", names, &index)) != -1) {
+        const char *name = names[index].name;
+        if (which == 'a')
+            read_runs(&o, optarg);
+        else if (which == 'b')
+            o.backend = optarg;
+        else if (which == 's')
+            o.steps = (int)read_integer(name, optarg, 1, 10000000);
+        else if (which == 't')
+            o.batch_tokens = (int)read_integer(name, optarg, 512, 1 << 20);
+        else if (which == 'w')
+            o.width = (int)read_integer(name, optarg, 64, 4096);
+        else if (which == 'l')
+            o.layers = (int)read_integer(name, optarg, 1, 16);
+        else if (which == 'r')
+            o.learning_rate = read_rate(name, optarg);
+        else if (which == 'S')
+            o.seed = (uint64_t)read_integer(name, optarg, 0, INT64_MAX);
+        else if (which == 'T')
+            o.threads = (int)read_integer(name, optarg, 0, 1024);
+        else if (which == 'x')
+            o.text = optarg;
+        else if (which == 'o')
+            o.out = optarg;
+        else if (which == 'h')
+            exit(fputs(help, stdout) < 0);
+        else
+            exit(2); /* getopt_long has said why */
+        if (which == 'w' && o.width % 64 != 0)
+            refuse(name, optarg, "a multiple of 64, the head size");
+    }
+    if (optind < argc) {
+        fprintf(stderr, "train_lm: '%s' is not an option; train_lm --help lists them\n",
+                argv[optind]);
+        exit(2);
+    }
+    return o;
+}
