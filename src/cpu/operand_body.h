@@ -73,8 +73,8 @@ VEC_INLINE vec vec_from_codes(const uint8_t *codes, mxattn_dtype dtype)
 }
 
 /* The slow way: 32 elements one by one. scale_step: 0 or 1. */
-static int operand_block_slow(const uint8_t *codes, mxattn_dtype dtype, const uint8_t *scales,
-                              int scale_step, int count, float *out)
+static inline int operand_block_slow(const uint8_t *codes, mxattn_dtype dtype,
+                                     const uint8_t *scales, int scale_step, int count, float *out)
 {
     int special = 0;
 
@@ -87,7 +87,7 @@ static int operand_block_slow(const uint8_t *codes, mxattn_dtype dtype, const ui
     return special;
 }
 
-static void operand_reader_turn(operand_reader *reader, int64_t token)
+static inline void operand_reader_turn(operand_reader *reader, int64_t token)
 {
     const mxa_operand *operand = reader->operand;
 
@@ -111,7 +111,7 @@ static void operand_reader_turn(operand_reader *reader, int64_t token)
 
 /* One token in FP32: out[0 .. dims rounded up to 32), zeros beyond dims. Returns 1 when an element
  * is a NaN or an infinity. */
-static int operand_row(operand_reader *reader, int64_t token, float *out)
+static inline int operand_row(operand_reader *reader, int64_t token, float *out)
 {
     const mxa_operand *operand = reader->operand;
     const mxattn_dtype dtype = operand->dtype;
@@ -165,8 +165,8 @@ VEC_INLINE void units_from_row(const float *row, int64_t dims, unit *out)
 /* Load, rows: tokens [first, first+count) as broadcast operand contracted over the head dimension:
  * unit (token, d) at out[token*step + d/UNIT_DEPTH], step = units_along_dims. Rows up to `rows` are
  * zero. */
-static void operand_load_rows(const mxa_operand *operand, int64_t first, int64_t count,
-                              int64_t rows, unit *out)
+static inline void operand_load_rows(const mxa_operand *operand, int64_t first, int64_t count,
+                                     int64_t rows, unit *out)
 {
     const int64_t step = units_along_dims(operand->dims);
     operand_reader reader;
@@ -189,8 +189,8 @@ static inline int64_t panel_unit(int64_t token, int64_t d, int64_t rows)
     return (d / TILE_M * (rows / UNIT_DEPTH) + token / UNIT_DEPTH) * TILE_M + d % TILE_M;
 }
 
-static int operand_load_panels(const mxa_operand *operand, int64_t first, int64_t count,
-                               int64_t rows, unit *out)
+static inline int operand_load_panels(const mxa_operand *operand, int64_t first, int64_t count,
+                                      int64_t rows, unit *out)
 {
     const int64_t padded = mxa_round_up(operand->dims, MXA_BLOCK);
     const int64_t dims = mxa_round_up(operand->dims, TILE_M);
@@ -222,8 +222,8 @@ static int operand_load_panels(const mxa_operand *operand, int64_t first, int64_
 
 /* VEC_LANES rows of units (row l at rows + l*step) turned into lanes: unit (k, l) at
  * out[k*out_step + l], for k in [0, units). units: a multiple of VEC_LANES. */
-static void units_transpose(const unit *rows, int64_t step, int64_t units, unit *out,
-                            int64_t out_step)
+static inline void units_transpose(const unit *rows, int64_t step, int64_t units, unit *out,
+                                   int64_t out_step)
 {
     for (int64_t k = 0; k < units; k += VEC_LANES) {
         vec tile[VEC_LANES];

@@ -24,21 +24,28 @@ VEC_INLINE void tile_zero(tile_sum sum)
             sum[i][j] = vec_set(0.0f);
 }
 
-VEC_INLINE void tile_dot(tile_sum sum, const unit *a, int64_t a_row, int64_t a_step, const unit *b,
-                         int64_t b_step, int64_t units)
+/* The first m rows and n vectors of a tile; both are constants where this is inlined. */
+VEC_INLINE void tile_dot_part(tile_sum sum, int m, int n, const unit *a, int64_t a_row,
+                              int64_t a_step, const unit *b, int64_t b_step, int64_t units)
 {
     for (int64_t k = 0; k < units; k++) {
         uvec lanes[TILE_N];
 
-        for (int j = 0; j < TILE_N; j++)
+        for (int j = 0; j < n; j++)
             lanes[j] = unit_load(b + k * b_step + j * VEC_LANES);
-        for (int i = 0; i < TILE_M; i++) {
+        for (int i = 0; i < m; i++) {
             const uvec row = unit_broadcast(a + i * a_row + k * a_step);
 
-            for (int j = 0; j < TILE_N; j++)
+            for (int j = 0; j < n; j++)
                 sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
         }
     }
+}
+
+VEC_INLINE void tile_dot(tile_sum sum, const unit *a, int64_t a_row, int64_t a_step, const unit *b,
+                         int64_t b_step, int64_t units)
+{
+    tile_dot_part(sum, TILE_M, TILE_N, a, a_row, a_step, b, b_step, units);
 }
 
 VEC_INLINE void tile_store(float *out, int64_t out_row, tile_sum sum)
