@@ -265,8 +265,10 @@ mxattn_status mxa_attention_take(const mxattn_plan *plan, const mxattn_attention
     if (direction == MXA_BACKWARD && plan->problem.mode != MXATTN_TRAINING)
         return mxa_fail(MXATTN_ARGUMENT, "problem.mode is INFERENCE; backward needs a plan made "
                                          "for TRAINING");
-    run r = {
-        .problem = &plan->problem, .args = &args, .jagged = plan->problem.format == MXATTN_JAGGED};
+    run r = {.plan = plan,
+             .problem = &plan->problem,
+             .args = &args,
+             .jagged = plan->problem.format == MXATTN_JAGGED};
     memset(call, 0, sizeof *call);
     call->saved = plan->info.saved_bytes > 0 ? args.saved : NULL;
     status = take_batch(&r, call);
