@@ -149,20 +149,23 @@ static double norm2(const double *x, int64_t n)
 
 static void load_keys(const backward_run *run, backward_space *space, int64_t b, int64_t kv_head)
 {
-    const mxattn_attention_problem *problem = &run->plan->problem;
+    const mxattn_plan *plan = run->plan;
+    const mxattn_attention_problem *problem = &plan->problem;
     const mxa_attention_call *call = run->call;
-    const int exact = problem->precision == MXATTN_PRECISION_F64;
     const mxa_sequence *seq = &run->sequences_k[b];
     const int64_t n = seq->used, d = problem->head_dim, dv = problem->head_dim_v;
 
-    mxa_ref_load(&call->k, exact, seq, b, kv_head, space->scratch, space->k, space->centre);
+    mxa_ref_load(plan, &problem->k, &call->k, seq, b, kv_head, space->scratch, space->k,
+                 space->centre);
     mxa_ref_add_centre(space->k, space->centre, n, d);
     mxa_ref_transpose(space->k, n, d, space->k_columns);
     if (call->k_seq.ndim) {
-        mxa_ref_load(&call->k_seq, exact, seq, b, kv_head, space->scratch, space->k, space->centre);
+        mxa_ref_load(plan, &problem->k_seq, &call->k_seq, seq, b, kv_head, space->scratch, space->k,
+                     space->centre);
         mxa_ref_add_centre(space->k, space->centre, n, d);
     }
-    mxa_ref_load(&call->v, exact, seq, b, kv_head, space->scratch, space->v, space->centre);
+    mxa_ref_load(plan, &problem->v, &call->v, seq, b, kv_head, space->scratch, space->v,
+                 space->centre);
     mxa_ref_add_centre(space->v, space->centre, n, dv);
     mxa_ref_transpose(space->v, n, dv, space->v_columns);
 
@@ -231,20 +234,22 @@ static int64_t dq_exponent(const backward_run *run, const backward_space *space,
 
 static void load_queries(const backward_run *run, backward_space *space, int64_t b, int64_t head)
 {
-    const mxattn_attention_problem *problem = &run->plan->problem;
+    const mxattn_plan *plan = run->plan;
+    const mxattn_attention_problem *problem = &plan->problem;
     const mxa_attention_call *call = run->call;
-    const int exact = problem->precision == MXATTN_PRECISION_F64;
     const mxa_sequence *seq = &run->sequences_q[b];
     const int64_t n = seq->used, d = problem->head_dim, dv = problem->head_dim_v;
 
-    mxa_ref_load(&call->q, exact, seq, b, head, space->scratch, space->q, space->centre);
+    mxa_ref_load(plan, &problem->q, &call->q, seq, b, head, space->scratch, space->q,
+                 space->centre);
     mxa_ref_add_centre(space->q, space->centre, n, d);
     if (call->q_seq.ndim) {
-        mxa_ref_load(&call->q_seq, exact, seq, b, head, space->scratch, space->q_seq,
-                     space->centre);
+        mxa_ref_load(plan, &problem->q_seq, &call->q_seq, seq, b, head, space->scratch,
+                     space->q_seq, space->centre);
         mxa_ref_add_centre(space->q_seq, space->centre, n, d);
     }
-    mxa_ref_load(&call->dout, exact, seq, b, head, space->scratch, space->dout, space->centre);
+    mxa_ref_load(plan, &problem->dout, &call->dout, seq, b, head, space->scratch, space->dout,
+                 space->centre);
     mxa_ref_add_centre(space->dout, space->centre, n, dv);
     load_rows(run, space, b, head);
     space->dq_log2 = dq_exponent(run, space, b, head);

@@ -96,24 +96,27 @@ int64_t mxa_ref_forward_workspace_bytes(const mxattn_plan *plan)
 
 static void load(const forward_run *run, const forward_space *space, int64_t b, int64_t head)
 {
-    const mxattn_attention_problem *problem = &run->plan->problem;
+    const mxattn_plan *plan = run->plan;
+    const mxattn_attention_problem *problem = &plan->problem;
     const mxa_attention_call *call = run->call;
-    const int exact = problem->precision == MXATTN_PRECISION_F64;
     const mxa_sequence *seq_q = &run->sequences_q[b], *seq_k = &run->sequences_k[b];
     const int64_t kv_head = head / (problem->heads / problem->kv_heads);
     const int64_t d = problem->head_dim;
 
-    mxa_ref_load(&call->q, exact, seq_q, b, head, space->scratch, space->q, space->centre_k);
+    mxa_ref_load(plan, &problem->q, &call->q, seq_q, b, head, space->scratch, space->q,
+                 space->centre_k);
     mxa_ref_add_centre(space->q, space->centre_k, seq_q->used, d);
 
     double *k = space->v;
-    mxa_ref_load(&call->k, exact, seq_k, b, kv_head, space->scratch, k, space->centre_k);
+    mxa_ref_load(plan, &problem->k, &call->k, seq_k, b, kv_head, space->scratch, k,
+                 space->centre_k);
     mxa_ref_add_centre(k, space->centre_k, seq_k->used, d);
     mxa_ref_transpose(k, seq_k->used, d, space->k_columns);
 
     /* P V contracts over tokens: there the column partner of V is read, when there is one. */
+    const mxattn_tags *tags_v = call->v_seq.ndim ? &problem->v_seq : &problem->v;
     const mxattn_tensor *v = call->v_seq.ndim ? &call->v_seq : &call->v;
-    mxa_ref_load(v, exact, seq_k, b, kv_head, space->scratch, space->v, space->centre_v);
+    mxa_ref_load(plan, tags_v, v, seq_k, b, kv_head, space->scratch, space->v, space->centre_v);
 }
 
 static void scores(const forward_run *run, const forward_space *space, int64_t b,

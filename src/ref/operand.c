@@ -42,10 +42,10 @@ static void decode(const mxattn_tensor *tensor, const mxa_sequence *seq, int64_t
     }
 }
 
-/* Quantizes one head of one sequence by the tensor's tags, as if it were a whole tensor: blocks
+/* Quantizes one head of one sequence by the plan's tags, as if it were a whole tensor: blocks
  * start with the sequence, and no block or centre spans two heads. */
-static mxattn_tensor quantize_head(const mxattn_tensor *wide, const mxa_sequence *seq, int64_t head,
-                                   void *scratch)
+static mxattn_tensor quantize_head(const mxattn_tags *tags, const mxattn_tensor *wide,
+                                   const mxa_sequence *seq, int64_t head, void *scratch)
 {
     const int64_t tokens = seq->used, head_dim = wide->shape[3];
     const mxa_batch one = {1, tokens, NULL, NULL};
@@ -60,6 +60,7 @@ static mxattn_tensor quantize_head(const mxattn_tensor *wide, const mxa_sequence
     from.stride[0] = 0;
 
     mxattn_tensor to = *wide;
+    to.tags = *tags;
     to.tags.dtype = MXATTN_E4M3;
     memcpy(to.shape, shape, sizeof shape);
     to.stride[0] = 0;
@@ -78,16 +79,17 @@ static mxattn_tensor quantize_head(const mxattn_tensor *wide, const mxa_sequence
     return to;
 }
 
-void mxa_ref_load(const mxattn_tensor *tensor, int exact, const mxa_sequence *seq, int64_t b,
-                  int64_t head, void *scratch, double *values, double *centre)
+void mxa_ref_load(const mxattn_plan *plan, const mxattn_tags *tags, const mxattn_tensor *tensor,
+                  const mxa_sequence *seq, int64_t b, int64_t head, void *scratch, double *values,
+                  double *centre)
 {
-    const int quantize =
-        !exact && mxa_dtype_is_wide(tensor->tags.dtype) && tensor->tags.block != MXATTN_BLOCK_NONE;
+    const int quantize = plan->problem.precision != MXATTN_PRECISION_F64 &&
+                         mxa_dtype_is_wide(tags->dtype) && tags->block != MXATTN_BLOCK_NONE;
     if (!quantize || seq->used == 0) {
         decode(tensor, seq, b, head, values, centre);
         return;
     }
-    const mxattn_tensor quantized = quantize_head(tensor, seq, head, scratch);
+    const mxattn_tensor quantized = quantize_head(tags, tensor, seq, head, scratch);
     const mxa_sequence alone = {.length = seq->used, .used = seq->used};
     decode(&quantized, &alone, 0, 0, values, centre);
 }

@@ -72,9 +72,11 @@ mxa_ref_saved mxa_ref_saved_at(const mxattn_attention_problem *problem, void *sa
 int64_t mxa_ref_load_scratch_bytes(int64_t tokens, int64_t head_dim);
 
 /* One head of one sequence in float64: values[s*D + d] without the centre, centre[d] (zeros when
- * there is none). A wide operand whose tags name a block is quantized first, unless exact. */
-void mxa_ref_load(const mxattn_tensor *tensor, int exact, const mxa_sequence *seq, int64_t b,
-                  int64_t head, void *scratch, double *values, double *centre);
+ * there is none). tags are the plan's for this operand: a wide operand whose tags name a block is
+ * quantized first, except in precision F64. */
+void mxa_ref_load(const mxattn_plan *plan, const mxattn_tags *tags, const mxattn_tensor *tensor,
+                  const mxa_sequence *seq, int64_t b, int64_t head, void *scratch, double *values,
+                  double *centre);
 
 /* values[s*D + d] += centre[d] */
 void mxa_ref_add_centre(double *values, const double *centre, int64_t tokens, int64_t head_dim);

@@ -40,6 +40,14 @@
  * FP32 sums and one division round (contract, edge cases). */
 #define MXT_EXACT_INPUT 1.0e-6
 
+/* --- What rounding P and dS costs, relative, where the operands are exact. A row may hang on one
+ * P: then O shows the whole half step (2^-9 for BF16, 2^-4 for E4M3), and dP - delta shows it of
+ * each of two terms that may nearly cancel, before dS adds its own. */
+#define MXT_P_BF16  0x1p-8
+#define MXT_P_E4M3  0x1p-3
+#define MXT_DS_BF16 0x1p-6
+#define MXT_DS_E4M3 0x1p-2
+
 /* --- One row by decode and by prefill: same P, other order of FP32 sums (contract). */
 #define MXT_DECODE_BF16 1.0e-5
 #define MXT_DECODE_E4M3 1.0e-4
@@ -55,9 +63,9 @@
  * float64 both near 1e-8. */
 #define MXT_FINITE_DIFFERENCE 1.0e-6
 
-/* --- examples/train_lm, all in FP32. Finite differences with a step of 1e-2, relative to the largest
- * gradient: truncation near 1e-4, rounding of the loss near 1e-3. Products relative to the sum of
- * |terms|; O of attention with values of deviation 1. */
+/* --- examples/train_lm, all in FP32. Finite differences with a step of 1e-2, relative to the
+ * largest gradient: truncation near 1e-4, rounding of the loss near 1e-3. Products relative to the
+ * sum of |terms|; O of attention with values of deviation 1. */
 #define MXT_TRAIN_LM_GRADIENT 1.0e-2
 #define MXT_TRAIN_LM_GEMM     1.0e-6
 #define MXT_TRAIN_LM_O        1.0e-5
