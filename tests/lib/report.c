@@ -4,8 +4,6 @@
  */
 #include "report.h"
 
-#include "mxattn/mxattn.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,14 +72,16 @@ int mxt_check(int ok, const char *file, int line, const char *format, ...)
     return 0;
 }
 
-int mxt_check_status(int wanted, int status, const char *file, int line, const char *call)
+int mxt_check_status(mxattn_status wanted, mxattn_status status, const char *file, int line,
+                     const char *call)
 {
     if (status != wanted)
-        return mxt_check(0, file, line, "%s: status %d, want %d; last error: %s", call, status,
-                         wanted, mxattn_last_error());
+        return mxt_check(0, file, line, "%s: %s, want %s; last error: %s", call,
+                         mxattn_status_name(status), mxattn_status_name(wanted),
+                         mxattn_last_error());
     if (wanted != MXATTN_OK)
-        return mxt_check(mxattn_last_error()[0] != 0, file, line, "%s: status %d without sentence",
-                         call, status);
+        return mxt_check(mxattn_last_error()[0] != 0, file, line, "%s: %s without a sentence", call,
+                         mxattn_status_name(status));
     return mxt_check(1, file, line, "%s", call);
 }
 

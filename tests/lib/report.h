@@ -17,6 +17,8 @@
 #ifndef MXT_REPORT_H
 #define MXT_REPORT_H
 
+#include "mxattn/mxattn.h"
+
 #define MXT_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
 enum { MXT_EXIT_SKIPPED = 77 };
@@ -35,7 +37,8 @@ int mxt_check(int ok, const char *file, int line, const char *format, ...) MXT_P
 
 /* The call must return `wanted`, and on a fault the library must have a sentence for it. */
 #define CHECK_STATUS(wanted, call) mxt_check_status((wanted), (call), __FILE__, __LINE__, #call)
-int mxt_check_status(int wanted, int status, const char *file, int line, const char *call);
+int mxt_check_status(mxattn_status wanted, mxattn_status status, const char *file, int line,
+                     const char *call);
 
 /* Failed checks so far in this case. */
 int mxt_failures(void);
