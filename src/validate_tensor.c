@@ -164,18 +164,17 @@ static mxattn_status check_cu_scale(const char *name, const int32_t *cu_scale,
     if (status)
         return status;
     mxa_sequence sequence = {0};
+    int64_t need = 0; /* where the sequence before ends */
     for (int64_t b = 0; b <= batch->batch; b++) {
-        if (cu_scale[b] < 0 || cu_scale[b] % MXA_TILE_ROWS != 0)
-            return mxa_fail(MXATTN_LAYOUT, "%s[%lld] is %d; it must be a multiple of 128", full,
-                            (long long)b, (int)cu_scale[b]);
-        if (b == batch->batch)
-            break;
-        mxa_sequence_next(batch, b, &sequence);
-        const int64_t need = cu_scale[b] + mxa_tiles(sequence.length) * MXA_TILE_ROWS;
-        if (cu_scale[b + 1] < need)
+        if (cu_scale[b] % MXA_TILE_ROWS != 0 || cu_scale[b] < need)
             return mxa_fail(MXATTN_LAYOUT,
-                            "%s[%lld] is %d; it must be at least %lld, past the sequence before",
-                            full, (long long)b + 1, (int)cu_scale[b + 1], (long long)need);
+                            "%s[%lld] is %d; it must be a multiple of 128 and at least %lld, past "
+                            "the sequence before",
+                            full, (long long)b, (int)cu_scale[b], (long long)need);
+        if (b < batch->batch) {
+            mxa_sequence_next(batch, b, &sequence);
+            need = cu_scale[b] + mxa_tiles(sequence.length) * MXA_TILE_ROWS;
+        }
     }
     return MXATTN_OK;
 }

@@ -45,18 +45,18 @@ static void accepted(const char *change)
     mxattn_plan_destroy(plan);
 }
 
-#define REFUSED(wanted, needle, rule, change)                                                      \
+#define REFUSED(wanted, needle, rule, ...)                                                         \
     do {                                                                                           \
         fresh();                                                                                   \
-        change;                                                                                    \
-        refused(wanted, needle, rule, #change);                                                    \
+        __VA_ARGS__;                                                                               \
+        refused(wanted, needle, rule, #__VA_ARGS__);                                               \
     } while (0)
 
-#define ACCEPTED(change)                                                                           \
+#define ACCEPTED(...)                                                                              \
     do {                                                                                           \
         fresh();                                                                                   \
-        change;                                                                                    \
-        accepted(#change);                                                                         \
+        __VA_ARGS__;                                                                               \
+        accepted(#__VA_ARGS__);                                                                    \
     } while (0)
 
 static void test_choices(void)
