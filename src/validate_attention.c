@@ -117,6 +117,8 @@ static mxattn_status take(const run *r, const mxa_attention_call *call, const ch
         status = mxa_check_tags_equal(name, &out->tags, tags);
     if (!status)
         status = mxa_tensor_take(&rule, out);
+    if (!status)
+        out->tags = *tags; /* a wide operand keeps the block it is to be quantized to */
     return status;
 }
 

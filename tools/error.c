@@ -5,6 +5,7 @@
 #include "error.h"
 
 #include "output.h"
+#include "progress.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,38 +13,39 @@
 
 static const char *error_name = "mxattn";
 
-void mxa_error_name(const char *name)
+void mxc_error_name(const char *name)
 {
     error_name = name;
 }
 
-void mxa_die(const char *format, ...)
+void mxc_die(const char *format, ...)
 {
     char sentence[1024];
     va_list args;
     va_start(args, format);
     (void)vsnprintf(sentence, sizeof sentence, format, args);
     va_end(args);
-    mxa_outputs_discard();
+    mxc_progress_end();
+    mxc_outputs_discard();
     (void)fflush(stdout);
     (void)fprintf(stderr, "%s: %s\n", error_name, sentence);
-    exit(MXA_EXIT_REFUSED);
+    exit(MXC_EXIT_REFUSED);
 }
 
-void mxa_need(mxattn_status status)
+void mxc_need(mxattn_status status)
 {
     if (status != MXATTN_OK)
-        mxa_die("%s", mxattn_last_error());
+        mxc_die("%s", mxattn_last_error());
 }
 
-void *mxa_tool_alloc(size_t bytes)
+void *mxc_tool_alloc(size_t bytes)
 {
     enum { ALIGNMENT = 256 };
     if (bytes > SIZE_MAX / 2)
-        mxa_die("a buffer of %zu bytes is more than can be addressed", bytes);
+        mxc_die("a buffer of %zu bytes is more than can be addressed", bytes);
     size_t rounded = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
     void *memory = aligned_alloc(ALIGNMENT, rounded);
     if (!memory)
-        mxa_die("out of memory: a buffer of %zu bytes was refused", bytes);
+        mxc_die("out of memory: a buffer of %zu bytes was refused", bytes);
     return memory;
 }

@@ -7,7 +7,7 @@
 #include <math.h>
 
 /* SplitMix64: every step adds an odd constant and scrambles the sum. */
-static uint64_t next(mxa_random *random)
+static uint64_t next(mxc_random *random)
 {
     uint64_t z = random->state += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -15,7 +15,7 @@ static uint64_t next(mxa_random *random)
     return z ^ (z >> 31);
 }
 
-void mxa_random_init(mxa_random *random, uint64_t seed, uint64_t stream)
+void mxc_random_init(mxc_random *random, uint64_t seed, uint64_t stream)
 {
     random->state = seed;
     random->state = next(random) ^ stream * 0xd1342543de82ef95u;
@@ -23,13 +23,13 @@ void mxa_random_init(mxa_random *random, uint64_t seed, uint64_t stream)
     random->spare = (double)NAN;
 }
 
-double mxa_random_uniform(mxa_random *random)
+double mxc_random_uniform(mxc_random *random)
 {
     return ((double)(next(random) >> 11) + 0.5) * 0x1p-53;
 }
 
 /* Box and Muller's transform gives two at once. */
-double mxa_random_normal(mxa_random *random)
+double mxc_random_normal(mxc_random *random)
 {
     const double two_pi = 6.283185307179586;
     if (!isnan(random->spare)) {
@@ -37,38 +37,38 @@ double mxa_random_normal(mxa_random *random)
         random->spare = (double)NAN;
         return kept;
     }
-    double radius = sqrt(-2 * log(mxa_random_uniform(random)));
-    double angle = two_pi * mxa_random_uniform(random);
+    double radius = sqrt(-2 * log(mxc_random_uniform(random)));
+    double angle = two_pi * mxc_random_uniform(random);
     random->spare = radius * sin(angle);
     return radius * cos(angle);
 }
 
-const char *mxa_data_name(mxa_data kind)
+const char *mxc_data_name(mxc_data kind)
 {
     static const char *const names[] = {"gaussian", "outliers", "long-tail"};
     return names[kind];
 }
 
 /* A normal over the root of a mean of three squares is Student's t; its deviation is sqrt(3). */
-static double student(mxa_random *random)
+static double student(mxc_random *random)
 {
-    double a = mxa_random_normal(random), b = mxa_random_normal(random);
-    double c = mxa_random_normal(random), top = mxa_random_normal(random);
+    double a = mxc_random_normal(random), b = mxc_random_normal(random);
+    double c = mxc_random_normal(random), top = mxc_random_normal(random);
     return top / sqrt(a * a + b * b + c * c);
 }
 
-void mxa_fill(mxa_data kind, uint64_t seed, uint64_t stream, int64_t rows, int64_t heads,
+void mxc_fill(mxc_data kind, uint64_t seed, uint64_t stream, int64_t rows, int64_t heads,
               int64_t dim, float *out)
 {
     const double outlier = 12;
-    mxa_random random;
-    mxa_random_init(&random, seed, stream);
+    mxc_random random;
+    mxc_random_init(&random, seed, stream);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t d = 0; d < dim; d++) {
                 double x =
-                    kind == MXA_DATA_LONG_TAIL ? student(&random) : mxa_random_normal(&random);
-                if (kind == MXA_DATA_OUTLIERS && (d + 5 * h + 3) % 32 == 0)
+                    kind == MXC_DATA_LONG_TAIL ? student(&random) : mxc_random_normal(&random);
+                if (kind == MXC_DATA_OUTLIERS && (d + 5 * h + 3) % 32 == 0)
                     x *= outlier;
                 *out++ = (float)x;
             }

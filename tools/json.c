@@ -8,11 +8,11 @@
 
 #include <stdlib.h>
 
-void mxa_json_print(cJSON *root, FILE *to)
+void mxc_json_print(cJSON *root, FILE *to)
 {
     char *text = cJSON_Print(root);
     if (!text)
-        mxa_die("out of memory for the JSON text");
+        mxc_die("out of memory for the JSON text");
     (void)fprintf(to, "%s\n", text);
     cJSON_free(text);
     cJSON_Delete(root);

@@ -2,14 +2,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef MXA_TOOLS_JSON_H
-#define MXA_TOOLS_JSON_H
+#ifndef MXC_TOOLS_JSON_H
+#define MXC_TOOLS_JSON_H
 
 #include "cjson/cJSON.h"
 
 #include <stdio.h>
 
 /* Prints a tree and a newline, and deletes it. Dies when memory is short. */
-void mxa_json_print(cJSON *root, FILE *to);
+void mxc_json_print(cJSON *root, FILE *to);
 
 #endif

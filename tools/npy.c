@@ -17,20 +17,20 @@
 
 static const struct {
     const char *descr;
-    mxa_npy_type type;
+    mxc_npy_type type;
 } descriptors[] = {
-    {"<f4", MXA_NPY_F32},  {"<f2", MXA_NPY_F16}, {"<u2", MXA_NPY_BF16}, {"<V2", MXA_NPY_BF16},
-    {"|V2", MXA_NPY_BF16}, {"|u1", MXA_NPY_U8},  {"<u1", MXA_NPY_U8},   {"|V1", MXA_NPY_U8},
-    {"<V1", MXA_NPY_U8},   {"<i4", MXA_NPY_I32}, {"<i8", MXA_NPY_I64},
+    {"<f4", MXC_NPY_F32},  {"<f2", MXC_NPY_F16}, {"<u2", MXC_NPY_BF16}, {"<V2", MXC_NPY_BF16},
+    {"|V2", MXC_NPY_BF16}, {"|u1", MXC_NPY_U8},  {"<u1", MXC_NPY_U8},   {"|V1", MXC_NPY_U8},
+    {"<V1", MXC_NPY_U8},   {"<i4", MXC_NPY_I32}, {"<i8", MXC_NPY_I64},
 };
 
-size_t mxa_npy_type_bytes(mxa_npy_type type)
+size_t mxc_npy_type_bytes(mxc_npy_type type)
 {
     static const size_t bytes[] = {4, 2, 2, 1, 4, 8};
     return bytes[type];
 }
 
-const char *mxa_npy_type_name(mxa_npy_type type)
+const char *mxc_npy_type_name(mxc_npy_type type)
 {
     static const char *const names[] = {"float32", "float16", "uint16", "uint8", "int32", "int64"};
     return names[type];
@@ -117,13 +117,13 @@ static int64_t size_literal(cursor *c)
 }
 
 /* A tuple of sizes: "()", "(5,)", "(2, 3)", with a trailing comma allowed. */
-static void shape_literal(cursor *c, mxa_npy *out, int *dims)
+static void shape_literal(cursor *c, mxc_npy *out, int *dims)
 {
     *dims = 0;
     need(c, '(');
     while (!c->bad && !take(c, ')')) {
         int64_t size = size_literal(c);
-        if (*dims < MXA_NPY_DIMS)
+        if (*dims < MXC_NPY_DIMS)
             out->shape[*dims] = size;
         if (*dims < 64)
             (*dims)++;
@@ -143,7 +143,7 @@ static int fail(char *why, size_t why_size, const char *sentence)
 }
 
 /* The dictionary. Returns 0 and says why where it is none, or holds what is not taken here. */
-static int parse_dictionary(cursor *c, mxa_npy *out, char *why, size_t why_size)
+static int parse_dictionary(cursor *c, mxc_npy *out, char *why, size_t why_size)
 {
     char descr[16] = "";
     int seen_descr = 0, seen_order = 0, seen_shape = 0, fortran = 0, dims = 0;
@@ -187,9 +187,9 @@ static int parse_dictionary(cursor *c, mxa_npy *out, char *why, size_t why_size)
         return 0;
     }
     out->type = descriptors[kind].type;
-    if (dims > MXA_NPY_DIMS) {
+    if (dims > MXC_NPY_DIMS) {
         (void)snprintf(why, why_size, "has %d dimensions; at most %d are taken", dims,
-                       MXA_NPY_DIMS);
+                       MXC_NPY_DIMS);
         return 0;
     }
     out->ndim = dims;
@@ -199,7 +199,7 @@ static int parse_dictionary(cursor *c, mxa_npy *out, char *why, size_t why_size)
     return 1;
 }
 
-int mxa_npy_parse(const uint8_t *bytes, size_t size, mxa_npy *out, size_t *data_offset, char *why,
+int mxc_npy_parse(const uint8_t *bytes, size_t size, mxc_npy *out, size_t *data_offset, char *why,
                   size_t why_size)
 {
     memset(out, 0, sizeof *out);
@@ -223,7 +223,7 @@ int mxa_npy_parse(const uint8_t *bytes, size_t size, mxa_npy *out, size_t *data_
     if (!parse_dictionary(&c, out, why, why_size))
         return 0;
 
-    size_t element = mxa_npy_type_bytes(out->type);
+    size_t element = mxc_npy_type_bytes(out->type);
     int64_t limit = INT64_MAX / (int64_t)element, count = 1;
     int empty = 0;
     for (int i = 0; i < out->ndim; i++)
@@ -287,7 +287,7 @@ static int read_all(const char *path, uint8_t **bytes, size_t *size, char *why, 
     return 1;
 }
 
-int mxa_npy_read(const char *path, mxa_npy *out, char *why, size_t why_size)
+int mxc_npy_read(const char *path, mxc_npy *out, char *why, size_t why_size)
 {
     uint8_t *bytes;
     size_t size, offset;
@@ -296,7 +296,7 @@ int mxa_npy_read(const char *path, mxa_npy *out, char *why, size_t why_size)
         (void)snprintf(why, why_size, "cannot be read: %s", reason);
         return 0;
     }
-    if (!mxa_npy_parse(bytes, size, out, &offset, why, why_size)) {
+    if (!mxc_npy_parse(bytes, size, out, &offset, why, why_size)) {
         free(bytes);
         return 0;
     }
@@ -305,17 +305,17 @@ int mxa_npy_read(const char *path, mxa_npy *out, char *why, size_t why_size)
     return 1;
 }
 
-void mxa_npy_free(mxa_npy *array)
+void mxc_npy_free(mxc_npy *array)
 {
     free(array->data);
     array->data = NULL;
 }
 
-size_t mxa_npy_header(uint8_t header[MXA_NPY_HEADER_MAX], mxa_npy_type type, int ndim,
+size_t mxc_npy_header(uint8_t header[MXC_NPY_HEADER_MAX], mxc_npy_type type, int ndim,
                       const int64_t *shape)
 {
     static const char *const descr[] = {"<f4", "<f2", "<u2", "|u1", "<i4", "<i8"};
-    char text[MXA_NPY_HEADER_MAX];
+    char text[MXC_NPY_HEADER_MAX];
     int n = snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': (",
                      descr[type]);
     for (int i = 0; i < ndim; i++)

@@ -7,47 +7,47 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef MXA_TOOLS_NPY_H
-#define MXA_TOOLS_NPY_H
+#ifndef MXC_TOOLS_NPY_H
+#define MXC_TOOLS_NPY_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum mxa_npy_type {
-    MXA_NPY_F32,
-    MXA_NPY_F16,
-    MXA_NPY_BF16,
-    MXA_NPY_U8,
-    MXA_NPY_I32,
-    MXA_NPY_I64
-} mxa_npy_type;
+typedef enum mxc_npy_type {
+    MXC_NPY_F32,
+    MXC_NPY_F16,
+    MXC_NPY_BF16,
+    MXC_NPY_U8,
+    MXC_NPY_I32,
+    MXC_NPY_I64
+} mxc_npy_type;
 
-enum { MXA_NPY_DIMS = 4 };
+enum { MXC_NPY_DIMS = 4 };
 
-typedef struct mxa_npy {
-    mxa_npy_type type;
+typedef struct mxc_npy {
+    mxc_npy_type type;
     int ndim;
-    int64_t shape[MXA_NPY_DIMS];
+    int64_t shape[MXC_NPY_DIMS];
     int64_t count; /* elements */
     void *data;    /* aligned to 64 bytes */
-} mxa_npy;
+} mxc_npy;
 
-size_t mxa_npy_type_bytes(mxa_npy_type type);
-const char *mxa_npy_type_name(mxa_npy_type type);
+size_t mxc_npy_type_bytes(mxc_npy_type type);
+const char *mxc_npy_type_name(mxc_npy_type type);
 
 /* Parses a whole file held in bytes. On success returns 1 and *data_offset says where the elements
  * start; out->data is not set. Otherwise returns 0 and `why` says what is wrong with the file, as
  * the end of a sentence that starts with its name. */
-int mxa_npy_parse(const uint8_t *bytes, size_t size, mxa_npy *out, size_t *data_offset, char *why,
+int mxc_npy_parse(const uint8_t *bytes, size_t size, mxc_npy *out, size_t *data_offset, char *why,
                   size_t why_size);
 
-/* Reads a file. The same result; out->data is freed with mxa_npy_free. */
-int mxa_npy_read(const char *path, mxa_npy *out, char *why, size_t why_size);
-void mxa_npy_free(mxa_npy *array);
+/* Reads a file. The same result; out->data is freed with mxc_npy_free. */
+int mxc_npy_read(const char *path, mxc_npy *out, char *why, size_t why_size);
+void mxc_npy_free(mxc_npy *array);
 
 /* Writes the header of an array, a multiple of 64 bytes, and returns its size. */
-enum { MXA_NPY_HEADER_MAX = 256 };
-size_t mxa_npy_header(uint8_t header[MXA_NPY_HEADER_MAX], mxa_npy_type type, int ndim,
+enum { MXC_NPY_HEADER_MAX = 256 };
+size_t mxc_npy_header(uint8_t header[MXC_NPY_HEADER_MAX], mxc_npy_type type, int ndim,
                       const int64_t *shape);
 
 #endif

@@ -25,7 +25,7 @@ enum {
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    mxa_operands *f = state->input;
+    mxc_operands *f = state->input;
     switch (key) {
     case KEY_Q:
         f->q_path = arg;
@@ -76,38 +76,38 @@ static const struct argp_option options[] = {
     {"out", KEY_OUT, "O.npy", 0, "Written: the output, float32, (.., Hq, Dv)", 0},
     {"lse", KEY_LSE, "L.npy", 0, "Written: log-sum-exp, float32, (B, Hq, Sq) or (Hq, Tq)", 0},
     {0}};
-const struct argp mxa_argp_operand_files = {.options = options, .parser = parse};
+const struct argp mxc_argp_operand_files = {.options = options, .parser = parse};
 
-static void need_paths(const mxa_operands *f)
+static void need_paths(const mxc_operands *f)
 {
     const char *missing = !f->q_path ? "--q" : !f->k_path ? "--k" : !f->v_path ? "--v" : NULL;
     if (missing)
-        mxa_die("%s is missing; q, k and v are all needed", missing);
+        mxc_die("%s is missing; q, k and v are all needed", missing);
 }
 
-static void read_sequences(mxa_operands *f, mxa_run *run)
+static void read_sequences(mxc_operands *f, mxc_run *run)
 {
     int jagged = f->q.ndim == 3;
     if (!jagged && (f->cu_seqlens_q_path || f->cu_seqlens_k_path))
-        mxa_die("--cu-seqlens is given beside --q of four dimensions; a jagged batch is (T, H, D)");
+        mxc_die("--cu-seqlens is given beside --q of four dimensions; a jagged batch is (T, H, D)");
     if (jagged && !f->cu_seqlens_q_path)
-        mxa_die("--cu-seqlens-q is missing; --q of three dimensions is a jagged batch");
+        mxc_die("--cu-seqlens-q is missing; --q of three dimensions is a jagged batch");
     run->batch = f->q.shape[0];
     if (jagged) {
         int64_t bounds = -1;
-        f->cu_seqlens_q = mxa_input_int32("--cu-seqlens-q", f->cu_seqlens_q_path, &bounds);
+        f->cu_seqlens_q = mxc_input_int32("--cu-seqlens-q", f->cu_seqlens_q_path, &bounds);
         if (bounds < 1)
-            mxa_die("--cu-seqlens-q %s is empty; it must hold batch+1 numbers",
+            mxc_die("--cu-seqlens-q %s is empty; it must hold batch+1 numbers",
                     f->cu_seqlens_q_path);
         if (f->cu_seqlens_k_path)
-            f->cu_seqlens_k = mxa_input_int32("--cu-seqlens-k", f->cu_seqlens_k_path, &bounds);
+            f->cu_seqlens_k = mxc_input_int32("--cu-seqlens-k", f->cu_seqlens_k_path, &bounds);
         run->batch = bounds - 1;
     }
     int64_t count = run->batch;
     if (f->seqused_q_path)
-        f->seqused_q = mxa_input_int32("--seqused-q", f->seqused_q_path, &count);
+        f->seqused_q = mxc_input_int32("--seqused-q", f->seqused_q_path, &count);
     if (f->seqused_k_path)
-        f->seqused_k = mxa_input_int32("--seqused-k", f->seqused_k_path, &count);
+        f->seqused_k = mxc_input_int32("--seqused-k", f->seqused_k_path, &count);
     run->cu_seqlens_q = f->cu_seqlens_q;
     run->cu_seqlens_k = f->cu_seqlens_k ? f->cu_seqlens_k : f->cu_seqlens_q;
     run->seqused_q = f->seqused_q;
@@ -115,7 +115,7 @@ static void read_sequences(mxa_operands *f, mxa_run *run)
 }
 
 /* Sizes of the plan: what q, k and v say. That they fit together is the library's to check. */
-static void set_bounds(const mxa_operands *f, mxa_run *run)
+static void set_bounds(const mxc_operands *f, mxc_run *run)
 {
     mxattn_attention_problem *p = &run->problem;
     int jagged = f->q.ndim == 3, head = f->q.ndim - 2;
@@ -128,23 +128,23 @@ static void set_bounds(const mxa_operands *f, mxa_run *run)
     if (jagged) {
         p->total_q = f->q.shape[0];
         p->total_k = f->k.shape[0];
-        p->max_seqlen_q = mxa_longest(run->cu_seqlens_q, run->batch);
-        p->max_seqlen_k = mxa_longest(run->cu_seqlens_k, run->batch);
+        p->max_seqlen_q = mxc_longest(run->cu_seqlens_q, run->batch);
+        p->max_seqlen_k = mxc_longest(run->cu_seqlens_k, run->batch);
     } else {
         p->max_seqlen_q = f->q.shape[1];
         p->max_seqlen_k = f->k.shape[1];
     }
 }
 
-static void allocate_outputs(const mxa_operands *f, mxa_run *run)
+static void allocate_outputs(const mxc_operands *f, mxc_run *run)
 {
-    int64_t shape[MXA_NPY_DIMS], rows = 1;
+    int64_t shape[MXC_NPY_DIMS], rows = 1;
     int ndim = f->q.ndim;
     for (int i = 0; i < ndim - 1; i++)
         rows *= shape[i] = f->q.shape[i];
     shape[ndim - 1] = f->v.shape[ndim - 1];
-    float *o = mxa_tool_alloc((size_t)(rows * shape[ndim - 1]) * sizeof *o);
-    float *lse = mxa_tool_alloc((size_t)rows * sizeof *lse);
+    float *o = mxc_tool_alloc((size_t)(rows * shape[ndim - 1]) * sizeof *o);
+    float *lse = mxc_tool_alloc((size_t)rows * sizeof *lse);
     mxattn_tensor_view(&run->o, MXATTN_F32, o, ndim, shape);
     if (ndim == 3)
         mxattn_tensor_view(&run->lse, MXATTN_F32, lse, 2, (int64_t[]){shape[1], shape[0]});
@@ -153,21 +153,21 @@ static void allocate_outputs(const mxa_operands *f, mxa_run *run)
                            (int64_t[]){shape[0], shape[2], shape[1]});
 }
 
-void mxa_operands_load(mxa_operands *f, const mxa_options *chosen, mxa_run *run)
+void mxc_operands_load(mxc_operands *f, const mxc_options *chosen, mxc_run *run)
 {
-    char text[MXA_SHAPE_TEXT];
+    char text[MXC_SHAPE_TEXT];
     need_paths(f);
-    mxa_input_wide("--q", f->q_path, 3, 4, &f->q, &run->q);
-    mxa_input_wide("--k", f->k_path, 3, 4, &f->k, &run->k);
-    mxa_input_wide("--v", f->v_path, 3, 4, &f->v, &run->v);
+    mxc_input_wide("--q", f->q_path, 3, 4, &f->q, &run->q);
+    mxc_input_wide("--k", f->k_path, 3, 4, &f->k, &run->k);
+    mxc_input_wide("--v", f->v_path, 3, 4, &f->v, &run->v);
     if (f->k.ndim != f->q.ndim || f->v.ndim != f->q.ndim)
-        mxa_die("--%s has shape %s; it must have the %d dimensions of --q",
+        mxc_die("--%s has shape %s; it must have the %d dimensions of --q",
                 f->k.ndim != f->q.ndim ? "k" : "v",
-                f->k.ndim != f->q.ndim ? mxa_shape_text(f->k.ndim, f->k.shape, text)
-                                       : mxa_shape_text(f->v.ndim, f->v.shape, text),
+                f->k.ndim != f->q.ndim ? mxc_shape_text(f->k.ndim, f->k.shape, text)
+                                       : mxc_shape_text(f->v.ndim, f->v.shape, text),
                 f->q.ndim);
     read_sequences(f, run);
-    mxa_options_problem(chosen, MXATTN_F32, &run->problem);
+    mxc_options_problem(chosen, MXATTN_F32, &run->problem);
     run->problem.q.dtype = run->q.tags.dtype;
     run->problem.k.dtype = run->k.tags.dtype;
     run->problem.v.dtype = run->v.tags.dtype;
@@ -176,31 +176,31 @@ void mxa_operands_load(mxa_operands *f, const mxa_options *chosen, mxa_run *run)
     run->v.tags = run->problem.v;
     set_bounds(f, run);
     if (f->sink_path) {
-        f->sink = mxa_input_vector("--sink", f->sink_path, run->problem.heads,
+        f->sink = mxc_input_vector("--sink", f->sink_path, run->problem.heads,
                                    "one number per query head");
         run->problem.has_sink = 1;
         run->sink = f->sink;
     }
     if (f->out_path)
-        f->out = mxa_output_open("--out", f->out_path);
+        f->out = mxc_output_open("--out", f->out_path);
     if (f->lse_path)
-        f->lse = mxa_output_open("--lse", f->lse_path);
+        f->lse = mxc_output_open("--lse", f->lse_path);
     allocate_outputs(f, run);
 }
 
-void mxa_operands_store(const mxa_operands *f, const mxa_run *run)
+void mxc_operands_store(const mxc_operands *f, const mxc_run *run)
 {
     if (f->out)
-        mxa_output_npy(f->out, MXA_NPY_F32, run->o.ndim, run->o.shape, run->o.data);
+        mxc_output_npy(f->out, MXC_NPY_F32, run->o.ndim, run->o.shape, run->o.data);
     if (f->lse)
-        mxa_output_npy(f->lse, MXA_NPY_F32, run->lse.ndim, run->lse.shape, run->lse.data);
+        mxc_output_npy(f->lse, MXC_NPY_F32, run->lse.ndim, run->lse.shape, run->lse.data);
 }
 
-void mxa_operands_free(mxa_operands *f, mxa_run *run)
+void mxc_operands_free(mxc_operands *f, mxc_run *run)
 {
-    mxa_npy_free(&f->q);
-    mxa_npy_free(&f->k);
-    mxa_npy_free(&f->v);
+    mxc_npy_free(&f->q);
+    mxc_npy_free(&f->k);
+    mxc_npy_free(&f->v);
     free(f->cu_seqlens_q);
     free(f->cu_seqlens_k);
     free(f->seqused_q);

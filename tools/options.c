@@ -46,38 +46,38 @@ enum {
 
 enum { MAX_SIZE = 1 << 30, MAX_THREADS = 4096 };
 
-void mxa_options_init(mxa_options *options)
+void mxc_options_init(mxc_options *options)
 {
-    *options = (mxa_options){.seed = 1,
+    *options = (mxc_options){.seed = 1,
                              .window = {-1, -1},
                              .softmax_scale = (double)NAN,
                              .precision = "mxfp8",
                              .dq_scale_log2 = MXATTN_DQ_SCALE_AUTO};
 }
 
-int64_t mxa_parse_int(const char *option, const char *text, int64_t low, int64_t high)
+int64_t mxc_parse_int(const char *option, const char *text, int64_t low, int64_t high)
 {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
     if (end == text || *end || isspace((unsigned char)*text))
-        mxa_die("%s is '%s'; a whole number is needed", option, text);
+        mxc_die("%s is '%s'; a whole number is needed", option, text);
     if (errno || value < low || value > high)
-        mxa_die("%s is %s; it must be from %lld to %lld", option, text, (long long)low,
+        mxc_die("%s is %s; it must be from %lld to %lld", option, text, (long long)low,
                 (long long)high);
     return value;
 }
 
-double mxa_parse_real(const char *option, const char *text)
+double mxc_parse_real(const char *option, const char *text)
 {
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || isspace((unsigned char)*text) || !isfinite(value))
-        mxa_die("%s is '%s'; a finite number is needed", option, text);
+        mxc_die("%s is '%s'; a finite number is needed", option, text);
     return value;
 }
 
-int mxa_parse_choice(const char *option, const char *text, const char *const *choices)
+int mxc_parse_choice(const char *option, const char *text, const char *const *choices)
 {
     char list[256];
     size_t n = 0;
@@ -90,7 +90,7 @@ int mxa_parse_choice(const char *option, const char *text, const char *const *ch
                                                : " or ",
                               choices[i]);
     }
-    mxa_die("%s is '%s'; it must be %s", option, text, list);
+    mxc_die("%s is '%s'; it must be %s", option, text, list);
 }
 
 /* "L,R": two numbers of at least -1. */
@@ -100,54 +100,54 @@ static void parse_window(const char *text, int64_t window[2])
     const char *comma = strchr(text, ',');
     size_t n = comma ? (size_t)(comma - text) : 0;
     if (!comma || n >= sizeof left)
-        mxa_die("--window is '%s'; it must be L,R: the keys left and right of the diagonal, -1 for "
+        mxc_die("--window is '%s'; it must be L,R: the keys left and right of the diagonal, -1 for "
                 "all",
                 text);
     memcpy(left, text, n);
     left[n] = 0;
-    window[0] = mxa_parse_int("--window's left side", left, -1, MAX_SIZE);
-    window[1] = mxa_parse_int("--window's right side", comma + 1, -1, MAX_SIZE);
+    window[0] = mxc_parse_int("--window's left side", left, -1, MAX_SIZE);
+    window[1] = mxc_parse_int("--window's right side", comma + 1, -1, MAX_SIZE);
 }
 
 static mxattn_rounding parse_rounding(const char *text)
 {
     static const char *const choices[] = {"rceil", "floor", NULL};
-    return mxa_parse_choice("--rounding", text, choices) == 0 ? MXATTN_RCEIL : MXATTN_FLOOR;
+    return mxc_parse_choice("--rounding", text, choices) == 0 ? MXATTN_RCEIL : MXATTN_FLOOR;
 }
 
 static error_t parse_size(int key, char *arg, struct argp_state *state)
 {
-    mxa_options *o = state->input;
+    mxc_options *o = state->input;
     switch (key) {
     case KEY_BATCH:
-        o->batch = mxa_parse_int("--batch", arg, 1, MAX_SIZE);
+        o->batch = mxc_parse_int("--batch", arg, 1, MAX_SIZE);
         return 0;
     case KEY_SEQLEN:
-        o->seqlen = mxa_parse_int("--seqlen", arg, 1, MAX_SIZE);
+        o->seqlen = mxc_parse_int("--seqlen", arg, 1, MAX_SIZE);
         return 0;
     case KEY_SEQLEN_Q:
-        o->seqlen_q = mxa_parse_int("--seqlen-q", arg, 1, MAX_SIZE);
+        o->seqlen_q = mxc_parse_int("--seqlen-q", arg, 1, MAX_SIZE);
         return 0;
     case KEY_SEQLEN_K:
-        o->seqlen_k = mxa_parse_int("--seqlen-k", arg, 1, MAX_SIZE);
+        o->seqlen_k = mxc_parse_int("--seqlen-k", arg, 1, MAX_SIZE);
         return 0;
     case KEY_LENGTHS:
         o->lengths = arg;
         return 0;
     case KEY_HEADS:
-        o->heads = mxa_parse_int("--heads", arg, 1, MAX_SIZE);
+        o->heads = mxc_parse_int("--heads", arg, 1, MAX_SIZE);
         return 0;
     case KEY_KV_HEADS:
-        o->kv_heads = mxa_parse_int("--kv-heads", arg, 1, MAX_SIZE);
+        o->kv_heads = mxc_parse_int("--kv-heads", arg, 1, MAX_SIZE);
         return 0;
     case KEY_HEAD_DIM:
-        o->head_dim = mxa_parse_int("--head-dim", arg, 1, MAX_SIZE);
+        o->head_dim = mxc_parse_int("--head-dim", arg, 1, MAX_SIZE);
         return 0;
     case KEY_HEAD_DIM_V:
-        o->head_dim_v = mxa_parse_int("--head-dim-v", arg, 1, MAX_SIZE);
+        o->head_dim_v = mxc_parse_int("--head-dim-v", arg, 1, MAX_SIZE);
         return 0;
     case KEY_SEED:
-        o->seed = (uint64_t)mxa_parse_int("--seed", arg, 0, INT64_MAX);
+        o->seed = (uint64_t)mxc_parse_int("--seed", arg, 0, INT64_MAX);
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -159,7 +159,7 @@ static error_t parse_attention(int key, char *arg, struct argp_state *state)
     static const char *const blocks[] = {"square", "row", "folded", NULL};
     static const char *const intermediates[] = {"auto", "bf16", "e4m3", NULL};
     static const char *const precisions[] = {"mxfp8", "model", "f64", NULL};
-    mxa_options *o = state->input;
+    mxc_options *o = state->input;
     switch (key) {
     case KEY_CAUSAL:
         o->causal = 1;
@@ -174,26 +174,26 @@ static error_t parse_attention(int key, char *arg, struct argp_state *state)
         parse_window(arg, o->window);
         return 0;
     case KEY_BLOCK:
-        o->block = blocks[mxa_parse_choice("--block", arg, blocks)];
+        o->block = blocks[mxc_parse_choice("--block", arg, blocks)];
         return 0;
     case KEY_ROUNDING:
         o->rounding = parse_rounding(arg);
         return 0;
     case KEY_INTERMEDIATES: /* the order of the enum */
         o->intermediates =
-            (mxattn_intermediates)mxa_parse_choice("--intermediates", arg, intermediates);
+            (mxattn_intermediates)mxc_parse_choice("--intermediates", arg, intermediates);
         return 0;
     case KEY_SOFTMAX_SCALE:
-        o->softmax_scale = mxa_parse_real("--softmax-scale", arg);
+        o->softmax_scale = mxc_parse_real("--softmax-scale", arg);
         return 0;
     case KEY_SOFTCAP:
-        o->softcap = mxa_parse_real("--softcap", arg);
+        o->softcap = mxc_parse_real("--softcap", arg);
         return 0;
     case KEY_CENTRE:
         o->centre = 1;
         return 0;
     case KEY_PRECISION:
-        o->precision = precisions[mxa_parse_choice("--precision", arg, precisions)];
+        o->precision = precisions[mxc_parse_choice("--precision", arg, precisions)];
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -203,15 +203,15 @@ static error_t parse_attention(int key, char *arg, struct argp_state *state)
 static error_t parse_gradient(int key, char *arg, struct argp_state *state)
 {
     static const char *const reduces[] = {"auto", "fp16", "fp32", NULL};
-    mxa_options *o = state->input;
+    mxc_options *o = state->input;
     switch (key) {
     case KEY_DQ_REDUCE: /* the order of the enum */
-        o->dq_reduce = (mxattn_dq_reduce)mxa_parse_choice("--dq-reduce", arg, reduces);
+        o->dq_reduce = (mxattn_dq_reduce)mxc_parse_choice("--dq-reduce", arg, reduces);
         return 0;
     case KEY_DQ_SCALE_LOG2:
         o->dq_scale_log2 = strcmp(arg, "auto") == 0
                                ? MXATTN_DQ_SCALE_AUTO
-                               : (int32_t)mxa_parse_int("--dq-scale-log2", arg, -1000, 1000);
+                               : (int32_t)mxc_parse_int("--dq-scale-log2", arg, -1000, 1000);
         return 0;
     case KEY_DETERMINISTIC:
         o->deterministic = 1;
@@ -225,16 +225,16 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
 {
     static const char *const backends[] = {"auto", "ref", "cpu", "cuda", NULL};
     static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", NULL};
-    mxa_options *o = state->input;
+    mxc_options *o = state->input;
     switch (key) {
     case KEY_BACKEND: /* the order of the enum */
-        o->backend = (mxattn_backend)mxa_parse_choice("--backend", arg, backends);
+        o->backend = (mxattn_backend)mxc_parse_choice("--backend", arg, backends);
         return 0;
     case KEY_THREADS:
-        o->threads = (int32_t)mxa_parse_int("--threads", arg, 1, MAX_THREADS);
+        o->threads = (int32_t)mxc_parse_int("--threads", arg, 1, MAX_THREADS);
         return 0;
     case KEY_ISA:
-        o->isa = isas[mxa_parse_choice("--isa", arg, isas)];
+        o->isa = isas[mxc_parse_choice("--isa", arg, isas)];
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -245,7 +245,7 @@ static error_t parse_rounding_only(int key, char *arg, struct argp_state *state)
 {
     if (key != KEY_ROUNDING)
         return ARGP_ERR_UNKNOWN;
-    ((mxa_options *)state->input)->rounding = parse_rounding(arg);
+    ((mxc_options *)state->input)->rounding = parse_rounding(arg);
     return 0;
 }
 
@@ -277,8 +277,7 @@ static const struct argp_option attention_options[] = {
     {0}};
 
 static const struct argp_option operand_options[] = {
-    {0, 0, 0, 0, "Attention:", 2},
-    {"causal-top-left", KEY_CAUSAL_TOP_LEFT, 0, 0, "The same, but it starts top left", 0},
+    {"causal-top-left", KEY_CAUSAL_TOP_LEFT, 0, 0, "The same, but it starts top left", 2},
     {"softmax-scale", KEY_SOFTMAX_SCALE, "X", 0, "Factor of q.k (default 1/sqrt(head_dim))", 0},
     {"softcap", KEY_SOFTCAP, "X", 0, "Scores become X*tanh(score/X) (default: off)", 0},
     {"centre", KEY_CENTRE, 0, 0, "Subtract the mean of v before it is quantized", 0},
@@ -306,16 +305,16 @@ static const struct argp_option run_options[] = {
 static const struct argp_option rounding_options[] = {
     {"rounding", KEY_ROUNDING, "X", 0, "rceil or floor (default rceil)", 0}, {0}};
 
-const struct argp mxa_argp_sizes = {.options = size_options, .parser = parse_size};
-const struct argp mxa_argp_attention = {.options = attention_options, .parser = parse_attention};
-const struct argp mxa_argp_operands = {.options = operand_options, .parser = parse_attention};
-const struct argp mxa_argp_gradient = {.options = gradient_options, .parser = parse_gradient};
-const struct argp mxa_argp_run = {.options = run_options, .parser = parse_run};
-const struct argp mxa_argp_rounding = {.options = rounding_options, .parser = parse_rounding_only};
+const struct argp mxc_argp_sizes = {.options = size_options, .parser = parse_size};
+const struct argp mxc_argp_attention = {.options = attention_options, .parser = parse_attention};
+const struct argp mxc_argp_operands = {.options = operand_options, .parser = parse_attention};
+const struct argp mxc_argp_gradient = {.options = gradient_options, .parser = parse_gradient};
+const struct argp mxc_argp_run = {.options = run_options, .parser = parse_run};
+const struct argp mxc_argp_rounding = {.options = rounding_options, .parser = parse_rounding_only};
 
-void mxa_parse_children(struct argp_state *state, int children)
+void mxc_parse_children(struct argp_state *state, int children)
 {
-    const mxa_parse_input *input = state->input;
+    const mxc_parse_input *input = state->input;
     for (int i = 0; i < children; i++)
         state->child_inputs[i] = input->options;
 }
@@ -339,37 +338,37 @@ static _Noreturn void refuse_argument(const struct argp *argp, const char *verb,
     const char *name = arg + strspn(arg, "-");
     size_t n = strcspn(name, "=");
     const struct argp_option *option = find_option(argp, name, n);
-    if (name == arg)
-        mxa_die("argument '%s' is one too many; see %s --help", arg, verb);
     if (option && option->arg)
-        mxa_die("option --%s lacks its value %s; see %s --help", option->name, option->arg, verb);
+        mxc_die("option --%s lacks its value %s; see %s --help", option->name, option->arg, verb);
     if (option)
-        mxa_die("option --%s takes no value; see %s --help", option->name, verb);
-    mxa_die("option '%.*s' is not one of this verb; see %s --help", (int)(n + (size_t)(name - arg)),
+        mxc_die("option --%s takes no value; see %s --help", option->name, verb);
+    mxc_die("option '%.*s' is not one of this verb; see %s --help", (int)(n + (size_t)(name - arg)),
             arg, verb);
 }
 
-void mxa_parse(const struct argp *argp, int argc, char **argv, mxa_options *options, void *input)
+void mxc_parse(const struct argp *argp, int argc, char **argv, mxc_options *options, void *input)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             argp_help(argp, stdout,
                       ARGP_HELP_USAGE | ARGP_HELP_PRE_DOC | ARGP_HELP_LONG | ARGP_HELP_POST_DOC,
                       argv[0]);
-            exit(MXA_EXIT_OK);
+            exit(MXC_EXIT_OK);
         }
         if (strcmp(argv[i], "--usage") == 0) {
             argp_help(argp, stdout, ARGP_HELP_USAGE, argv[0]);
-            exit(MXA_EXIT_OK);
+            exit(MXC_EXIT_OK);
         }
     }
-    mxa_parse_input all = {options, input};
+    mxc_parse_input all = {options, input};
     int next = argc;
     if (argp_parse(argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, &next, &all) != 0)
         refuse_argument(argp, argv[0], argv[next > 1 ? next - 1 : 1]);
+    if (next < argc)
+        mxc_die("argument '%s' is one too many; see %s --help", argv[next], argv[0]);
 }
 
-static mxattn_tags operand_tags(const mxa_options *o, mxattn_dtype wide)
+static mxattn_tags operand_tags(const mxc_options *o, mxattn_dtype wide)
 {
     const char *block = o->block ? o->block : o->causal_strict ? "row" : "square";
     mxattn_tags tags = {.dtype = wide, .block = MXATTN_BLOCK_SQUARE, .rounding = o->rounding};
@@ -382,18 +381,19 @@ static mxattn_tags operand_tags(const mxa_options *o, mxattn_dtype wide)
     return tags;
 }
 
-void mxa_options_problem(const mxa_options *o, mxattn_dtype wide, mxattn_attention_problem *problem)
+void mxc_options_problem(const mxc_options *o, mxattn_dtype wide, mxattn_attention_problem *problem)
 {
     mxattn_attention_problem_init(problem);
-    int in_ref = strcmp(o->precision, "mxfp8") != 0;
+    int block_scaled = strcmp(o->precision, "f64") != 0,
+        in_ref = strcmp(o->precision, "mxfp8") != 0;
     if (in_ref && o->backend != MXATTN_BACKEND_AUTO && o->backend != MXATTN_BACKEND_REF)
-        mxa_die(
+        mxc_die(
             "--precision %s is computed by the ref backend alone; --backend must be auto or ref",
             o->precision);
     if (o->causal && o->top_left)
-        mxa_die("--causal and --causal-top-left are both given; one alignment must be chosen");
+        mxc_die("--causal and --causal-top-left are both given; one alignment must be chosen");
     problem->backend = in_ref ? MXATTN_BACKEND_REF : o->backend;
-    problem->precision = strcmp(o->precision, "f64") == 0     ? MXATTN_PRECISION_F64
+    problem->precision = !block_scaled                        ? MXATTN_PRECISION_F64
                          : strcmp(o->precision, "model") == 0 ? MXATTN_PRECISION_MODEL
                                                               : MXATTN_PRECISION_MXFP8;
     problem->causal = o->causal || o->top_left;
@@ -402,13 +402,13 @@ void mxa_options_problem(const mxa_options *o, mxattn_dtype wide, mxattn_attenti
     problem->window[1] = o->window[1];
     problem->softmax_scale = o->softmax_scale;
     problem->softcap = o->softcap;
-    problem->causal_strict = o->causal_strict;
+    problem->causal_strict = o->causal_strict && block_scaled; /* float64 is strict anyhow */
     problem->deterministic = o->deterministic;
     problem->intermediates = o->intermediates;
     problem->dq_reduce = o->dq_reduce;
     problem->dq_scale_log2 = o->dq_scale_log2;
     problem->q = problem->k = problem->v = problem->dout = operand_tags(o, wide);
-    if (o->centre && problem->v.block != MXATTN_BLOCK_NONE)
+    if (o->centre && block_scaled)
         problem->v.flags |= MXATTN_CENTRED;
     problem->o = (mxattn_tags){.dtype = MXATTN_F32};
     problem->dq = problem->dk = problem->dv = problem->o;

@@ -8,14 +8,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef MXA_TOOLS_OPTIONS_H
-#define MXA_TOOLS_OPTIONS_H
+#ifndef MXC_TOOLS_OPTIONS_H
+#define MXC_TOOLS_OPTIONS_H
 
 #include "mxattn/mxattn.h"
 
 #include <argp.h>
 
-typedef struct mxa_options {
+typedef struct mxc_options {
     /* sizes; 0 where not given */
     int64_t batch, seqlen, seqlen_q, seqlen_k;
     const char *lengths;
@@ -37,36 +37,36 @@ typedef struct mxa_options {
     mxattn_backend backend;
     int32_t threads; /* 0: as many as there are processors */
     const char *isa; /* NULL: the best */
-} mxa_options;
+} mxc_options;
 
-void mxa_options_init(mxa_options *options);
+void mxc_options_init(mxc_options *options);
 
-/* Children for a verb's argp; each takes a mxa_options as its input. */
-extern const struct argp mxa_argp_sizes, mxa_argp_attention, mxa_argp_gradient, mxa_argp_run;
+/* Children for a verb's argp; each takes a mxc_options as its input. */
+extern const struct argp mxc_argp_sizes, mxc_argp_attention, mxc_argp_gradient, mxc_argp_run;
 /* --precision and --softmax-scale, --softcap, --causal-top-left, --centre: forward, backward. */
-extern const struct argp mxa_argp_operands;
+extern const struct argp mxc_argp_operands;
 /* --rounding alone, for quantize. */
-extern const struct argp mxa_argp_rounding;
+extern const struct argp mxc_argp_rounding;
 
 /* Parses a verb's arguments: prints help and exits for --help or --usage, refuses an option that is
  * unknown or lacks its value. options goes to every child, input to the verb's own parser. */
-void mxa_parse(const struct argp *argp, int argc, char **argv, mxa_options *options, void *input);
+void mxc_parse(const struct argp *argp, int argc, char **argv, mxc_options *options, void *input);
 
 /* For parsers: the verb's own input, and the hand-over to children. */
-typedef struct mxa_parse_input {
-    mxa_options *options;
+typedef struct mxc_parse_input {
+    mxc_options *options;
     void *own;
-} mxa_parse_input;
-void mxa_parse_children(struct argp_state *state, int children);
+} mxc_parse_input;
+void mxc_parse_children(struct argp_state *state, int children);
 
 /* Values. Each dies with a sentence naming option where text is not as it must be. */
-int64_t mxa_parse_int(const char *option, const char *text, int64_t low, int64_t high);
-double mxa_parse_real(const char *option, const char *text);
-int mxa_parse_choice(const char *option, const char *text, const char *const *choices);
+int64_t mxc_parse_int(const char *option, const char *text, int64_t low, int64_t high);
+double mxc_parse_real(const char *option, const char *text);
+int mxc_parse_choice(const char *option, const char *text, const char *const *choices);
 
 /* A problem with the options' choices; sizes and the tags' element types are the caller's. q, k and
  * v have block tags unless precision is f64. */
-void mxa_options_problem(const mxa_options *options, mxattn_dtype wide,
+void mxc_options_problem(const mxc_options *options, mxattn_dtype wide,
                          mxattn_attention_problem *problem);
 
 #endif

@@ -43,29 +43,29 @@ static void watch_signals(void)
             (void)signal(signals[i], remove_pending);
 }
 
-FILE *mxa_output_open(const char *option, const char *path)
+FILE *mxc_output_open(const char *option, const char *path)
 {
     struct stat status;
     if (output_count == MAX_OUTPUTS)
-        mxa_die("%s is one output file too many; at most %d are written", option, MAX_OUTPUTS);
+        mxc_die("%s is one output file too many; at most %d are written", option, MAX_OUTPUTS);
     struct output *out = &outputs[output_count];
     *out = (struct output){.option = option, .path = path};
     int exists = stat(path, &status) == 0;
     if (exists && S_ISDIR(status.st_mode))
-        mxa_die("%s %s is a folder; the name of a file is needed", option, path);
+        mxc_die("%s %s is a folder; the name of a file is needed", option, path);
     out->final = exists ? realpath(path, NULL) : strdup(path);
     if (!out->final)
-        mxa_die("%s %s cannot be written: %s", option, path, strerror(errno));
+        mxc_die("%s %s cannot be written: %s", option, path, strerror(errno));
     for (int i = 0; i < output_count; i++)
         if (strcmp(outputs[i].final, out->final) == 0)
-            mxa_die("%s %s is already the file of %s; each output needs a file of its own", option,
+            mxc_die("%s %s is already the file of %s; each output needs a file of its own", option,
                     path, outputs[i].option);
     if (exists && !S_ISREG(status.st_mode)) {
         out->file = fopen(path, "wb");
     } else {
         static const char suffix[] = ".tmp-XXXXXX";
         size_t bytes = strlen(out->final) + sizeof suffix;
-        out->temporary = mxa_tool_alloc(bytes);
+        out->temporary = mxc_tool_alloc(bytes);
         (void)snprintf(out->temporary, bytes, "%s%s", out->final, suffix);
         int descriptor = mkstemp(out->temporary);
         if (descriptor >= 0) {
@@ -79,26 +79,26 @@ FILE *mxa_output_open(const char *option, const char *path)
     if (!out->file) {
         int failed = errno;
         free(out->final);
-        mxa_die("%s %s cannot be written: %s", option, path, strerror(failed));
+        mxc_die("%s %s cannot be written: %s", option, path, strerror(failed));
     }
     if (output_count++ == 0)
         watch_signals();
     return out->file;
 }
 
-void mxa_output_npy(FILE *file, mxa_npy_type type, int ndim, const int64_t *shape, const void *data)
+void mxc_output_npy(FILE *file, mxc_npy_type type, int ndim, const int64_t *shape, const void *data)
 {
-    uint8_t header[MXA_NPY_HEADER_MAX];
+    uint8_t header[MXC_NPY_HEADER_MAX];
     size_t count = 1;
     for (int i = 0; i < ndim; i++)
         count *= (size_t)shape[i];
-    size_t header_bytes = mxa_npy_header(header, type, ndim, shape);
+    size_t header_bytes = mxc_npy_header(header, type, ndim, shape);
     (void)fwrite(header, 1, header_bytes, file); /* errors are seen at commit */
     if (count)
-        (void)fwrite(data, mxa_npy_type_bytes(type), count, file);
+        (void)fwrite(data, mxc_npy_type_bytes(type), count, file);
 }
 
-void mxa_outputs_commit(void)
+void mxc_outputs_commit(void)
 {
     for (int i = 0; i < output_count; i++) {
         struct output *out = &outputs[i];
@@ -108,18 +108,18 @@ void mxa_outputs_commit(void)
             failed = errno ? errno : EIO;
         out->file = NULL;
         if (failed)
-            mxa_die("%s %s cannot be written: %s", out->option, out->path, strerror(failed));
+            mxc_die("%s %s cannot be written: %s", out->option, out->path, strerror(failed));
     }
     for (int i = 0; i < output_count; i++) {
         struct output *out = &outputs[i];
         if (out->temporary && rename(out->temporary, out->final) != 0)
-            mxa_die("%s %s cannot be written: %s", out->option, out->path, strerror(errno));
+            mxc_die("%s %s cannot be written: %s", out->option, out->path, strerror(errno));
         pending[i] = NULL;
     }
-    mxa_outputs_discard();
+    mxc_outputs_discard();
 }
 
-void mxa_outputs_discard(void)
+void mxc_outputs_discard(void)
 {
     for (int i = 0; i < output_count; i++) {
         struct output *out = &outputs[i];

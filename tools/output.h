@@ -1,14 +1,14 @@
 /* output.h: output files that appear whole or not at all.
  *
- * Each is written under a temporary name in the folder of its final name. mxa_outputs_commit
- * renames them all; until then a failure (mxa_die, or a signal that ends the program) removes them
+ * Each is written under a temporary name in the folder of its final name. mxc_outputs_commit
+ * renames them all; until then a failure (mxc_die, or a signal that ends the program) removes them
  * and leaves what stood there before untouched. Open outputs before long work, so that a bad path
  * is refused at once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef MXA_TOOLS_OUTPUT_H
-#define MXA_TOOLS_OUTPUT_H
+#ifndef MXC_TOOLS_OUTPUT_H
+#define MXC_TOOLS_OUTPUT_H
 
 #include "npy.h"
 
@@ -16,16 +16,16 @@
 
 /* Opens an output; option names it in sentences ("--out"). Dies where it cannot be written. Both
  * strings must live until the commit. */
-FILE *mxa_output_open(const char *option, const char *path);
+FILE *mxc_output_open(const char *option, const char *path);
 
 /* Writes an array, C order. Errors are reported by the commit. */
-void mxa_output_npy(FILE *file, mxa_npy_type type, int ndim, const int64_t *shape,
+void mxc_output_npy(FILE *file, mxc_npy_type type, int ndim, const int64_t *shape,
                     const void *data);
 
 /* Closes every output and gives it its final name. Dies, with the others removed, on a failure. */
-void mxa_outputs_commit(void);
+void mxc_outputs_commit(void);
 
 /* Removes every output that is not committed. */
-void mxa_outputs_discard(void);
+void mxc_outputs_discard(void);
 
 #endif

@@ -6,21 +6,22 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef MXA_TOOLS_PROGRESS_H
-#define MXA_TOOLS_PROGRESS_H
+#ifndef MXC_PROGRESS_H
+#define MXC_PROGRESS_H
 
 #include "mxattn/mxattn.h"
 
-/* Names what starts now, e.g. "forward". Static storage until mxa_progress_end. */
-void mxa_progress_begin(const char *what);
+/* Starts a piece of work, e.g. "forward", that is the share [from, to] of all that the verb does
+ * since the piece that started at 0. what must live until mxc_progress_end. */
+void mxc_progress_begin(const char *what, double from, double to);
 
-/* Clears the line. */
-void mxa_progress_end(void);
+/* Ends the piece and clears the line. */
+void mxc_progress_end(void);
 
 /* mxattn_context_options.parallel_for; user points to the number of threads, an int32_t. */
-void mxa_progress_parallel_for(void *user, int64_t count, mxattn_task task, void *arg);
+void mxc_progress_parallel_for(void *user, int64_t count, mxattn_task task, void *arg);
 
 /* Seconds of a clock that never goes back. */
-double mxa_seconds(void);
+double mxc_seconds(void);
 
 #endif

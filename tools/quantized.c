@@ -20,22 +20,22 @@ static const char *const block_names[] = {"row", "column", "square", NULL};
 static const char *const rounding_names[] = {"rceil", "floor", NULL};
 static const char *const layout_names[] = {"linear", "compact", "tiled", NULL};
 
-char *mxa_quantized_path(const char *stem, const char *suffix)
+char *mxc_quantized_path(const char *stem, const char *suffix)
 {
     size_t bytes = strlen(stem) + strlen(suffix) + 1;
-    char *path = mxa_tool_alloc(bytes);
+    char *path = mxc_tool_alloc(bytes);
     (void)snprintf(path, bytes, "%s%s", stem, suffix);
     return path;
 }
 
-int mxa_quantized_has(const mxa_quantized *q, mxattn_axis axis)
+int mxc_quantized_has(const mxc_quantized *q, mxattn_axis axis)
 {
     return q->tags.block == MXATTN_BLOCK_SQUARE ||
            q->tags.block == (axis == MXATTN_HDIM ? MXATTN_BLOCK_ROW : MXATTN_BLOCK_COLUMN);
 }
 
 /* Heads and head dimension: (rows, cols) has one head. */
-static int64_t heads(const mxa_quantized *q)
+static int64_t heads(const mxc_quantized *q)
 {
     return q->ndim == 2 ? 1 : q->shape[q->ndim - 2];
 }
@@ -46,7 +46,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 }
 
 /* Sums ceil(length / step) over the sequences. */
-static int64_t sum_over_sequences(const mxa_quantized *q, int64_t step)
+static int64_t sum_over_sequences(const mxc_quantized *q, int64_t step)
 {
     int64_t sum = 0;
     if (q->ndim == 4)
@@ -58,8 +58,8 @@ static int64_t sum_over_sequences(const mxa_quantized *q, int64_t step)
     return sum;
 }
 
-int mxa_quantized_scales_shape(const mxa_quantized *q, mxattn_axis axis,
-                               int64_t shape[MXA_NPY_DIMS])
+int mxc_quantized_scales_shape(const mxc_quantized *q, mxattn_axis axis,
+                               int64_t shape[MXC_NPY_DIMS])
 {
     int64_t dim = q->shape[q->ndim - 1], dim_blocks = ceil_div(dim, BLOCK);
     if (q->layout == MXATTN_TILED) {
@@ -81,7 +81,7 @@ int mxa_quantized_scales_shape(const mxa_quantized *q, mxattn_axis axis,
     return n;
 }
 
-void mxa_quantized_view(const mxa_quantized *q, uint8_t *payload, uint8_t *hdim, uint8_t *seq,
+void mxc_quantized_view(const mxc_quantized *q, uint8_t *payload, uint8_t *hdim, uint8_t *seq,
                         mxattn_tensor *tensor)
 {
     mxattn_tensor_view(tensor, q->tags.dtype, payload, q->ndim, q->shape);
@@ -91,7 +91,7 @@ void mxa_quantized_view(const mxa_quantized *q, uint8_t *payload, uint8_t *hdim,
     tensor->scales[MXATTN_HDIM].layout = tensor->scales[MXATTN_SEQ].layout = q->layout;
 }
 
-char *mxa_quantized_to_json(const mxa_quantized *q)
+char *mxc_quantized_to_json(const mxc_quantized *q)
 {
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "format", "mxattn quantized tensor");
@@ -113,7 +113,7 @@ char *mxa_quantized_to_json(const mxa_quantized *q)
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     if (!text)
-        mxa_die("out of memory for the tags");
+        mxc_die("out of memory for the tags");
     return text;
 }
 
@@ -123,7 +123,7 @@ static char *read_text(const char *path)
     enum { LIMIT = 1 << 28 };
     FILE *file = fopen(path, "rb");
     if (!file)
-        mxa_die("%s cannot be read: %s", path, strerror(errno));
+        mxc_die("%s cannot be read: %s", path, strerror(errno));
     size_t size = 0, capacity = 1 << 16;
     char *text = malloc(capacity);
     while (text) {
@@ -136,7 +136,7 @@ static char *read_text(const char *path)
         text = grown;
     }
     if (!text || ferror(file) || size == capacity - 1)
-        mxa_die("%s cannot be read whole", path);
+        mxc_die("%s cannot be read whole", path);
     (void)fclose(file);
     text[size] = 0;
     return text;
@@ -149,7 +149,7 @@ static int choice(const char *path, const cJSON *root, const char *key, const ch
     for (int i = 0; value && choices[i]; i++)
         if (strcmp(value, choices[i]) == 0)
             return i;
-    mxa_die("%s: \"%s\" is %s%s%s; it is none that this version knows", path, key, value ? "'" : "",
+    mxc_die("%s: \"%s\" is %s%s%s; it is none that this version knows", path, key, value ? "'" : "",
             value ? value : "missing", value ? "'" : "");
 }
 
@@ -162,13 +162,13 @@ static int64_t *numbers(const char *path, const cJSON *root, const char *key, do
     if (!array)
         return NULL;
     if (!cJSON_IsArray(array))
-        mxa_die("%s: \"%s\" is no array", path, key);
-    int64_t *values = mxa_tool_alloc((size_t)cJSON_GetArraySize(array) * sizeof *values);
+        mxc_die("%s: \"%s\" is no array", path, key);
+    int64_t *values = mxc_tool_alloc((size_t)cJSON_GetArraySize(array) * sizeof *values);
     cJSON_ArrayForEach(item, array)
     {
         double value = cJSON_GetNumberValue(item); /* NAN for what is no number */
         if (!(value >= low && value <= high && value == floor(value)))
-            mxa_die("%s: \"%s\" holds %g at place %lld; a whole number from %.0f to %.0f is needed",
+            mxc_die("%s: \"%s\" holds %g at place %lld; a whole number from %.0f to %.0f is needed",
                     path, key, value, (long long)*count, low, high);
         values[(*count)++] = (int64_t)value;
     }
@@ -179,14 +179,14 @@ static int32_t *narrow(int64_t *wide, int64_t count)
 {
     if (!wide)
         return NULL;
-    int32_t *values = mxa_tool_alloc((size_t)count * sizeof *values);
+    int32_t *values = mxc_tool_alloc((size_t)count * sizeof *values);
     for (int64_t i = 0; i < count; i++)
         values[i] = (int32_t)wide[i];
     free(wide);
     return values;
 }
 
-void mxa_quantized_from_json(const char *path, mxa_quantized *q)
+void mxc_quantized_from_json(const char *path, mxc_quantized *q)
 {
     const double largest_size = 0x1p52;
     int64_t dims, bounds, used;
@@ -194,12 +194,12 @@ void mxa_quantized_from_json(const char *path, mxa_quantized *q)
     cJSON *root = cJSON_Parse(text);
     free(text);
     if (!cJSON_IsObject(root))
-        mxa_die("%s is not JSON", path);
+        mxc_die("%s is not JSON", path);
     const char *const version[] = {"mxattn quantized tensor", NULL};
     (void)choice(path, root, "format", version);
     if (cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(root, "version")) != 1)
-        mxa_die("%s: \"version\" is not 1, the one this command knows", path);
-    *q = (mxa_quantized){0};
+        mxc_die("%s: \"version\" is not 1, the one this command knows", path);
+    *q = (mxc_quantized){0};
     q->tags.dtype = (mxattn_dtype)(MXATTN_E4M3 + choice(path, root, "dtype", dtype_names));
     q->tags.block = (mxattn_block)(MXATTN_BLOCK_ROW + choice(path, root, "block", block_names));
     q->tags.rounding = (mxattn_rounding)choice(path, root, "rounding", rounding_names);
@@ -207,8 +207,8 @@ void mxa_quantized_from_json(const char *path, mxa_quantized *q)
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "folded")))
         q->tags.flags = MXATTN_FOLDED;
     int64_t *shape = numbers(path, root, "shape", 0, largest_size, &dims);
-    if (dims < 2 || dims > MXA_NPY_DIMS)
-        mxa_die("%s: \"shape\" has %lld sizes; 2 to 4 are needed", path, (long long)dims);
+    if (dims < 2 || dims > MXC_NPY_DIMS)
+        mxc_die("%s: \"shape\" has %lld sizes; 2 to 4 are needed", path, (long long)dims);
     q->ndim = (int)dims;
     memcpy(q->shape, shape, (size_t)dims * sizeof *shape);
     free(shape);
@@ -218,9 +218,9 @@ void mxa_quantized_from_json(const char *path, mxa_quantized *q)
     q->seqused = narrow(seqused, used);
     q->batch = q->ndim == 4 ? q->shape[0] : q->cu_seqlens ? bounds - 1 : 1;
     if (q->cu_seqlens && (q->ndim == 4 || bounds < 1))
-        mxa_die("%s: \"cu_seqlens\" does not fit \"shape\"", path);
+        mxc_die("%s: \"cu_seqlens\" does not fit \"shape\"", path);
     if (q->seqused && used != q->batch)
-        mxa_die("%s: \"seqused\" has %lld numbers for %lld sequences", path, (long long)used,
+        mxc_die("%s: \"seqused\" has %lld numbers for %lld sequences", path, (long long)used,
                 (long long)q->batch);
     cJSON_Delete(root);
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint32_t mxa_isa_mask(const char *name)
+uint32_t mxc_isa_mask(const char *name)
 {
     static const struct {
         const char *name;
@@ -31,10 +31,10 @@ uint32_t mxa_isa_mask(const char *name)
 static void query_cpu(const mxattn_context *context, mxattn_backend_info *info)
 {
     mxattn_backend_info_init(info);
-    mxa_need(mxattn_backend_query(context, MXATTN_BACKEND_CPU, info));
+    mxc_need(mxattn_backend_query(context, MXATTN_BACKEND_CPU, info));
 }
 
-int32_t mxa_run_threads(const mxa_options *options)
+int32_t mxc_run_threads(const mxc_options *options)
 {
     mxattn_backend_info info;
     if (options->threads)
@@ -43,30 +43,30 @@ int32_t mxa_run_threads(const mxa_options *options)
     return info.threads;
 }
 
-mxattn_context *mxa_run_context(const mxa_options *options, int own_threads)
+mxattn_context *mxc_run_context(const mxc_options *options, int own_threads)
 {
     static int32_t threads;
     mxattn_context *context;
     mxattn_context_options choices;
     mxattn_context_options_init(&choices);
-    threads = mxa_run_threads(options);
+    threads = mxc_run_threads(options);
     choices.threads = threads;
     if (options->isa)
-        choices.isa_mask = mxa_isa_mask(options->isa);
+        choices.isa_mask = mxc_isa_mask(options->isa);
     if (!own_threads) {
-        choices.parallel_for = mxa_progress_parallel_for;
+        choices.parallel_for = mxc_progress_parallel_for;
         choices.parallel_user = &threads;
     }
-    mxa_need(mxattn_context_create(&choices, &context));
+    mxc_need(mxattn_context_create(&choices, &context));
     mxattn_backend_info info;
     query_cpu(context, &info);
     if (options->isa && (info.isa & choices.isa_mask) != choices.isa_mask)
-        mxa_die("--isa is %s; this machine and build have no more than %s", options->isa,
+        mxc_die("--isa is %s; this machine and build have no more than %s", options->isa,
                 info.isa_name);
     return context;
 }
 
-int64_t mxa_longest(const int32_t *cu_seqlens, int64_t batch)
+int64_t mxc_longest(const int32_t *cu_seqlens, int64_t batch)
 {
     int64_t longest = 0;
     for (int64_t b = 0; b < batch; b++) {
@@ -77,13 +77,13 @@ int64_t mxa_longest(const int32_t *cu_seqlens, int64_t batch)
     return longest;
 }
 
-void mxa_run_attention(const mxattn_context *context, const mxa_run *run)
+void mxc_run_attention(const mxattn_context *context, const mxc_run *run)
 {
     mxattn_plan *plan;
     mxattn_plan_info info;
     mxattn_plan_info_init(&info);
-    mxa_need(mxattn_plan_create(context, &run->problem, &plan));
-    mxa_need(mxattn_plan_query(plan, &info));
+    mxc_need(mxattn_plan_create(context, &run->problem, &plan));
+    mxc_need(mxattn_plan_query(plan, &info));
     int backward = run->problem.mode == MXATTN_TRAINING;
     int64_t bytes = info.workspace_forward_bytes;
     if (backward && info.workspace_backward_bytes > bytes)
@@ -102,9 +102,9 @@ void mxa_run_attention(const mxattn_context *context, const mxa_run *run)
     args.cu_seqlens_k = run->cu_seqlens_k;
     args.seqused_q = run->seqused_q;
     args.seqused_k = run->seqused_k;
-    args.workspace = mxa_tool_alloc((size_t)bytes);
+    args.workspace = mxc_tool_alloc((size_t)bytes);
     args.workspace_bytes = (size_t)bytes;
-    mxa_need(mxattn_attention_forward(plan, &args));
+    mxc_need(mxattn_attention_forward(plan, &args));
     if (backward) {
         args.dout = &run->dout;
         args.dlse = run->dlse.data ? &run->dlse : NULL;
@@ -112,7 +112,7 @@ void mxa_run_attention(const mxattn_context *context, const mxa_run *run)
         args.dk = &run->dk;
         args.dv = &run->dv;
         args.dsink = run->dsink;
-        mxa_need(mxattn_attention_backward(plan, &args));
+        mxc_need(mxattn_attention_backward(plan, &args));
     }
     free(args.workspace);
     mxattn_plan_destroy(plan);

@@ -27,70 +27,70 @@ static int64_t next_number(const char **text, char separator, const char *what)
     memcpy(digits, *text, n);
     digits[n] = 0;
     *text = end ? end + 1 : NULL;
-    return mxa_parse_int(what, digits, 0, MAX_LENGTH);
+    return mxc_parse_int(what, digits, 0, MAX_LENGTH);
 }
 
-static void append(mxa_sizes *sizes, int64_t length)
+static void append(mxc_sizes *sizes, int64_t length)
 {
     int32_t *grown = realloc(sizes->cu_seqlens, ((size_t)sizes->batch + 2) * sizeof *grown);
     if (!grown)
-        mxa_die("out of memory for --lengths");
+        mxc_die("out of memory for --lengths");
     sizes->cu_seqlens = grown;
     if (sizes->batch == 0)
         grown[0] = 0;
     if (grown[sizes->batch] + length > INT32_MAX)
-        mxa_die("--lengths come to more than %d tokens, which cu_seqlens cannot hold", INT32_MAX);
+        mxc_die("--lengths come to more than %d tokens, which cu_seqlens cannot hold", INT32_MAX);
     grown[sizes->batch + 1] = (int32_t)(grown[sizes->batch] + length);
     sizes->batch++;
 }
 
 /* "lognormal:LO:HI": lengths whose logarithm is normal around the middle of ln LO and ln HI; two
  * deviations reach either end, and what lies beyond is drawn in. */
-static void draw_lengths(const mxa_options *o, const char *range, mxa_sizes *sizes)
+static void draw_lengths(const mxc_options *o, const char *range, mxc_sizes *sizes)
 {
     const char *at = range;
     int64_t low = next_number(&at, ':', "--lengths' lower end");
     int64_t high = at ? next_number(&at, ':', "--lengths' upper end") : 0;
     if (at || low < 1 || high < low)
-        mxa_die("--lengths is 'lognormal:%s'; it must be lognormal:LO:HI with 1 <= LO <= HI",
+        mxc_die("--lengths is 'lognormal:%s'; it must be lognormal:LO:HI with 1 <= LO <= HI",
                 range);
-    mxa_random random;
-    mxa_random_init(&random, o->seed, 0);
+    mxc_random random;
+    mxc_random_init(&random, o->seed, 0);
     double from = log((double)low), to = log((double)high);
     for (int64_t b = 0; b < (o->batch ? o->batch : 8); b++) {
-        double drawn = exp((from + to) / 2 + mxa_random_normal(&random) * (to - from) / 4);
+        double drawn = exp((from + to) / 2 + mxc_random_normal(&random) * (to - from) / 4);
         append(sizes, (int64_t)fmin(fmax(round(drawn), (double)low), (double)high));
     }
 }
 
-static void resolve_lengths(const mxa_options *o, mxa_sizes *sizes)
+static void resolve_lengths(const mxc_options *o, mxc_sizes *sizes)
 {
     static const char lognormal[] = "lognormal:";
     if (o->seqlen || o->seqlen_q || o->seqlen_k)
-        mxa_die("--lengths is %s beside --seqlen; a batch is either jagged or dense", o->lengths);
+        mxc_die("--lengths is %s beside --seqlen; a batch is either jagged or dense", o->lengths);
     if (strncmp(o->lengths, lognormal, sizeof lognormal - 1) == 0) {
         draw_lengths(o, o->lengths + sizeof lognormal - 1, sizes);
     } else {
         for (const char *at = o->lengths; at;)
             append(sizes, next_number(&at, ',', "--lengths' element"));
         if (o->batch && o->batch != sizes->batch)
-            mxa_die("--batch is %" PRId64 " beside %" PRId64 " --lengths; leave it out or equal",
+            mxc_die("--batch is %" PRId64 " beside %" PRId64 " --lengths; leave it out or equal",
                     o->batch, sizes->batch);
     }
     sizes->total_q = sizes->total_k = sizes->cu_seqlens[sizes->batch];
-    sizes->seqlen_q = sizes->seqlen_k = mxa_longest(sizes->cu_seqlens, sizes->batch);
+    sizes->seqlen_q = sizes->seqlen_k = mxc_longest(sizes->cu_seqlens, sizes->batch);
 }
 
-void mxa_sizes_resolve(const mxa_options *o, mxa_sizes *sizes)
+void mxc_sizes_resolve(const mxc_options *o, mxc_sizes *sizes)
 {
     enum { DEFAULT_SEQLEN = 1024, DEFAULT_HEADS = 8, DEFAULT_HEAD_DIM = 128 };
-    *sizes = (mxa_sizes){0};
+    *sizes = (mxc_sizes){0};
     if (o->lengths) {
         resolve_lengths(o, sizes);
     } else {
         int64_t both = o->seqlen ? o->seqlen : DEFAULT_SEQLEN;
         if (o->seqlen && (o->seqlen_q || o->seqlen_k))
-            mxa_die("--seqlen is %" PRId64 " beside --seqlen-q or --seqlen-k; give either", both);
+            mxc_die("--seqlen is %" PRId64 " beside --seqlen-q or --seqlen-k; give either", both);
         sizes->batch = o->batch ? o->batch : 1;
         sizes->seqlen_q = o->seqlen_q ? o->seqlen_q : o->seqlen_k ? o->seqlen_k : both;
         sizes->seqlen_k = o->seqlen_k ? o->seqlen_k : o->seqlen_q ? o->seqlen_q : both;
@@ -103,7 +103,7 @@ void mxa_sizes_resolve(const mxa_options *o, mxa_sizes *sizes)
     sizes->head_dim_v = o->head_dim_v ? o->head_dim_v : sizes->head_dim;
 }
 
-void mxa_sizes_problem(const mxa_sizes *sizes, mxattn_attention_problem *problem)
+void mxc_sizes_problem(const mxc_sizes *sizes, mxattn_attention_problem *problem)
 {
     problem->format = sizes->cu_seqlens ? MXATTN_JAGGED : MXATTN_DENSE;
     problem->batch = sizes->batch;
@@ -117,7 +117,7 @@ void mxa_sizes_problem(const mxa_sizes *sizes, mxattn_attention_problem *problem
     problem->head_dim_v = sizes->head_dim_v;
 }
 
-void mxa_sizes_view(const mxa_sizes *sizes, int64_t total, int64_t heads, int64_t dim,
+void mxc_sizes_view(const mxc_sizes *sizes, int64_t total, int64_t heads, int64_t dim,
                     mxattn_tags tags, void *data, mxattn_tensor *tensor)
 {
     if (sizes->cu_seqlens)
@@ -128,7 +128,7 @@ void mxa_sizes_view(const mxa_sizes *sizes, int64_t total, int64_t heads, int64_
     tensor->tags = tags;
 }
 
-void mxa_sizes_view_lse(const mxa_sizes *sizes, float *data, mxattn_tensor *tensor)
+void mxc_sizes_view_lse(const mxc_sizes *sizes, float *data, mxattn_tensor *tensor)
 {
     if (sizes->cu_seqlens)
         mxattn_tensor_view(tensor, MXATTN_F32, data, 2, (int64_t[]){sizes->heads, sizes->total_q});
@@ -137,7 +137,7 @@ void mxa_sizes_view_lse(const mxa_sizes *sizes, float *data, mxattn_tensor *tens
                            (int64_t[]){sizes->batch, sizes->heads, sizes->seqlen_q});
 }
 
-void mxa_sizes_describe(const mxa_sizes *sizes, const mxattn_attention_problem *problem, char *text,
+void mxc_sizes_describe(const mxc_sizes *sizes, const mxattn_attention_problem *problem, char *text,
                         size_t text_size)
 {
     int n;
@@ -177,7 +177,7 @@ static double pairs(int64_t sq, int64_t sk, const mxattn_attention_problem *prob
     return sum;
 }
 
-double mxa_sizes_visible_pairs(const mxa_sizes *sizes, const mxattn_attention_problem *problem)
+double mxc_sizes_visible_pairs(const mxc_sizes *sizes, const mxattn_attention_problem *problem)
 {
     double sum = 0;
     if (!sizes->cu_seqlens)

@@ -16,18 +16,18 @@ enum { KEY_DOUT = 0x100, KEY_DLSE, KEY_DQ, KEY_DK, KEY_DV, KEY_DSINK };
 enum { CHILDREN = 5, GRADIENTS = 3 };
 
 typedef struct arguments {
-    mxa_operands files;
+    mxc_operands files;
     const char *dout_path, *dlse_path, *dsink_path;
     const char *gradient_paths[GRADIENTS]; /* dq, dk, dv */
 } arguments;
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    mxa_parse_input *input = state->input;
+    mxc_parse_input *input = state->input;
     arguments *a = input->own;
     switch (key) {
     case ARGP_KEY_INIT:
-        mxa_parse_children(state, CHILDREN);
+        mxc_parse_children(state, CHILDREN);
         state->child_inputs[0] = &a->files;
         return 0;
     case KEY_DOUT:
@@ -50,9 +50,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[CHILDREN + 1] = {
-    {&mxa_argp_operand_files, 0, NULL, 0}, {&mxa_argp_attention, 0, NULL, 0},
-    {&mxa_argp_operands, 0, NULL, 0},      {&mxa_argp_gradient, 0, NULL, 0},
-    {&mxa_argp_run, 0, NULL, 0},           {0}};
+    {&mxc_argp_operand_files, 0, NULL, 0}, {&mxc_argp_attention, 0, NULL, 0},
+    {&mxc_argp_operands, 0, NULL, 0},      {&mxc_argp_gradient, 0, NULL, 0},
+    {&mxc_argp_run, 0, NULL, 0},           {0}};
 static const struct argp_option own_options[] = {
     {0, 0, 0, 0, "Files (float32, float16, or bfloat16 as uint16):", 1},
     {"dout", KEY_DOUT, "DO.npy", 0, "Gradient of the output, of its shape", 0},
@@ -71,24 +71,24 @@ static const struct argp argp = {
            "Example: mxattn backward --q q.npy --k k.npy --v v.npy --dout do.npy --causal --dq "
            "dq.npy --dk dk.npy --dv dv.npy"};
 
-static void load_gradients_in(const arguments *a, mxa_run *run, mxa_npy *dout, mxa_npy *dlse)
+static void load_gradients_in(const arguments *a, mxc_run *run, mxc_npy *dout, mxc_npy *dlse)
 {
-    mxa_input_wide("--dout", a->dout_path, 3, 4, dout, &run->dout);
-    mxa_input_shape("--dout", dout, run->o.ndim, run->o.shape, "the shape of the output");
+    mxc_input_wide("--dout", a->dout_path, 3, 4, dout, &run->dout);
+    mxc_input_shape("--dout", dout, run->o.ndim, run->o.shape, "the shape of the output");
     run->problem.dout.dtype = run->dout.tags.dtype;
     run->dout.tags = run->problem.dout;
     if (!a->dlse_path)
         return;
-    mxa_input_read("--dlse", a->dlse_path, dlse);
-    if (dlse->type != MXA_NPY_F32)
-        mxa_die("--dlse %s holds %s; float32 is needed", a->dlse_path,
-                mxa_npy_type_name(dlse->type));
-    mxa_input_shape("--dlse", dlse, run->lse.ndim, run->lse.shape, "the shape of log-sum-exp");
+    mxc_input_read("--dlse", a->dlse_path, dlse);
+    if (dlse->type != MXC_NPY_F32)
+        mxc_die("--dlse %s holds %s; float32 is needed", a->dlse_path,
+                mxc_npy_type_name(dlse->type));
+    mxc_input_shape("--dlse", dlse, run->lse.ndim, run->lse.shape, "the shape of log-sum-exp");
     mxattn_tensor_view(&run->dlse, MXATTN_F32, dlse->data, dlse->ndim, dlse->shape);
 }
 
 /* Memory for all gradients; files for those asked for. */
-static void open_gradients_out(const arguments *a, mxa_run *run, FILE *files[GRADIENTS],
+static void open_gradients_out(const arguments *a, mxc_run *run, FILE *files[GRADIENTS],
                                FILE **dsink)
 {
     static const char *const names[GRADIENTS] = {"--dq", "--dk", "--dv"};
@@ -99,57 +99,57 @@ static void open_gradients_out(const arguments *a, mxa_run *run, FILE *files[GRA
         size_t count = 1;
         for (int d = 0; d < like[i]->ndim; d++)
             count *= (size_t)like[i]->shape[d];
-        mxattn_tensor_view(gradients[i], MXATTN_F32, mxa_tool_alloc(count * sizeof(float)),
+        mxattn_tensor_view(gradients[i], MXATTN_F32, mxc_tool_alloc(count * sizeof(float)),
                            like[i]->ndim, like[i]->shape);
         if (a->gradient_paths[i])
-            files[i] = mxa_output_open(names[i], a->gradient_paths[i]);
+            files[i] = mxc_output_open(names[i], a->gradient_paths[i]);
         any |= files[i] != NULL;
     }
     if (!any)
-        mxa_die("--dq, --dk, --dv and --dsink are all missing; there is nothing to write");
+        mxc_die("--dq, --dk, --dv and --dsink are all missing; there is nothing to write");
     if (a->dsink_path) {
         if (!run->sink)
-            mxa_die("--dsink is given without --sink; there is no sink to differentiate");
-        run->dsink = mxa_tool_alloc((size_t)run->problem.heads * sizeof *run->dsink);
-        *dsink = mxa_output_open("--dsink", a->dsink_path);
+            mxc_die("--dsink is given without --sink; there is no sink to differentiate");
+        run->dsink = mxc_tool_alloc((size_t)run->problem.heads * sizeof *run->dsink);
+        *dsink = mxc_output_open("--dsink", a->dsink_path);
     }
 }
 
-int mxa_verb_backward(int argc, char **argv)
+int mxc_verb_backward(int argc, char **argv)
 {
-    mxa_options options;
+    mxc_options options;
     arguments a = {0};
-    mxa_run run = {0};
-    mxa_npy dout, dlse = {0};
+    mxc_run run = {0};
+    mxc_npy dout, dlse = {0};
     FILE *files[GRADIENTS] = {0}, *dsink = NULL;
-    mxa_options_init(&options);
-    mxa_parse(&argp, argc, argv, &options, &a);
+    mxc_options_init(&options);
+    mxc_parse(&argp, argc, argv, &options, &a);
     if (!a.dout_path)
-        mxa_die("--dout is missing; gradients need the gradient of the output");
-    mxattn_context *context = mxa_run_context(&options, 0);
-    mxa_operands_load(&a.files, &options, &run);
+        mxc_die("--dout is missing; gradients need the gradient of the output");
+    mxattn_context *context = mxc_run_context(&options, 0);
+    mxc_operands_load(&a.files, &options, &run);
     load_gradients_in(&a, &run, &dout, &dlse);
     open_gradients_out(&a, &run, files, &dsink);
     run.problem.mode = MXATTN_TRAINING;
-    mxa_progress_begin("forward and backward");
-    mxa_run_attention(context, &run);
-    mxa_progress_end();
+    mxc_progress_begin("forward and backward", 0, 1);
+    mxc_run_attention(context, &run);
+    mxc_progress_end();
 
     const mxattn_tensor *gradients[GRADIENTS] = {&run.dq, &run.dk, &run.dv};
-    mxa_operands_store(&a.files, &run);
+    mxc_operands_store(&a.files, &run);
     for (int i = 0; i < GRADIENTS; i++)
         if (files[i])
-            mxa_output_npy(files[i], MXA_NPY_F32, gradients[i]->ndim, gradients[i]->shape,
+            mxc_output_npy(files[i], MXC_NPY_F32, gradients[i]->ndim, gradients[i]->shape,
                            gradients[i]->data);
     if (dsink)
-        mxa_output_npy(dsink, MXA_NPY_F32, 1, &run.problem.heads, run.dsink);
-    mxa_outputs_commit();
+        mxc_output_npy(dsink, MXC_NPY_F32, 1, &run.problem.heads, run.dsink);
+    mxc_outputs_commit();
     for (int i = 0; i < GRADIENTS; i++)
         free(gradients[i]->data);
     free(run.dsink);
-    mxa_npy_free(&dout);
-    mxa_npy_free(&dlse);
-    mxa_operands_free(&a.files, &run);
+    mxc_npy_free(&dout);
+    mxc_npy_free(&dlse);
+    mxc_operands_free(&a.files, &run);
     mxattn_context_destroy(context);
-    return MXA_EXIT_OK;
+    return MXC_EXIT_OK;
 }

@@ -15,7 +15,7 @@ enum { KEY_JSON = 'j' };
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     (void)arg;
-    mxa_parse_input *input = state->input;
+    mxc_parse_input *input = state->input;
     if (key != KEY_JSON)
         return ARGP_ERR_UNKNOWN;
     *(int *)input->own = 1;
@@ -85,21 +85,21 @@ static void print_json(const mxattn_backend_info *infos)
             at += n + (at[n] == '\n');
         }
     }
-    mxa_json_print(root, stdout);
+    mxc_json_print(root, stdout);
 }
 
-int mxa_verb_info(int argc, char **argv)
+int mxc_verb_info(int argc, char **argv)
 {
     int json = 0;
     mxattn_backend_info infos[BACKENDS];
-    mxa_parse(&argp, argc, argv, NULL, &json);
+    mxc_parse(&argp, argc, argv, NULL, &json);
     for (int i = 0; i < BACKENDS; i++) {
         mxattn_backend_info_init(&infos[i]);
-        mxa_need(mxattn_backend_query(NULL, backends[i], &infos[i]));
+        mxc_need(mxattn_backend_query(NULL, backends[i], &infos[i]));
     }
     if (json)
         print_json(infos);
     else
         print_text(infos);
-    return MXA_EXIT_OK;
+    return MXC_EXIT_OK;
 }

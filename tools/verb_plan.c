@@ -17,10 +17,10 @@ enum { KEY_INFERENCE = 0x100, CHILDREN = 4 };
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     (void)arg;
-    mxa_parse_input *input = state->input;
+    mxc_parse_input *input = state->input;
     switch (key) {
     case ARGP_KEY_INIT:
-        mxa_parse_children(state, CHILDREN);
+        mxc_parse_children(state, CHILDREN);
         return 0;
     case KEY_INFERENCE:
         *(int *)input->own = 1;
@@ -30,10 +30,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[CHILDREN + 1] = {{&mxa_argp_sizes, 0, NULL, 0},
-                                                         {&mxa_argp_attention, 0, NULL, 0},
-                                                         {&mxa_argp_gradient, 0, NULL, 0},
-                                                         {&mxa_argp_run, 0, NULL, 0},
+static const struct argp_child children[CHILDREN + 1] = {{&mxc_argp_sizes, 0, NULL, 0},
+                                                         {&mxc_argp_attention, 0, NULL, 0},
+                                                         {&mxc_argp_gradient, 0, NULL, 0},
+                                                         {&mxc_argp_run, 0, NULL, 0},
                                                          {0}};
 static const struct argp_option own_options[] = {
     {"inference", KEY_INFERENCE, 0, 0, "Forward alone, without what backward needs", 0}, {0}};
@@ -46,28 +46,28 @@ static const struct argp argp = {
            "Example: mxattn plan --batch 2 --seqlen 4096 --heads 32 --kv-heads 8 --head-dim 128 "
            "--causal"};
 
-int mxa_verb_plan(int argc, char **argv)
+int mxc_verb_plan(int argc, char **argv)
 {
     int inference = 0;
-    mxa_options options;
-    mxa_sizes sizes;
+    mxc_options options;
+    mxc_sizes sizes;
     mxattn_attention_problem problem;
     mxattn_plan *plan;
     mxattn_plan_info info;
-    mxa_options_init(&options);
-    mxa_parse(&argp, argc, argv, &options, &inference);
-    mxa_sizes_resolve(&options, &sizes);
-    mxa_options_problem(&options, MXATTN_E4M3, &problem);
-    mxa_sizes_problem(&sizes, &problem);
+    mxc_options_init(&options);
+    mxc_parse(&argp, argc, argv, &options, &inference);
+    mxc_sizes_resolve(&options, &sizes);
+    mxc_options_problem(&options, MXATTN_E4M3, &problem);
+    mxc_sizes_problem(&sizes, &problem);
     problem.mode = inference ? MXATTN_INFERENCE : MXATTN_TRAINING;
-    mxattn_context *context = mxa_run_context(&options, 0);
-    mxa_need(mxattn_plan_create(context, &problem, &plan));
+    mxattn_context *context = mxc_run_context(&options, 0);
+    mxc_need(mxattn_plan_create(context, &problem, &plan));
     mxattn_plan_info_init(&info);
-    mxa_need(mxattn_plan_query(plan, &info));
+    mxc_need(mxattn_plan_query(plan, &info));
 
     static const char *const backends[] = {"auto", "ref", "cpu", "cuda"};
     char shape[256];
-    mxa_sizes_describe(&sizes, &problem, shape, sizeof shape);
+    mxc_sizes_describe(&sizes, &problem, shape, sizeof shape);
     (void)printf("%-20s%s\n", "shape", shape);
     (void)printf("%-20s%s\n", "backend", backends[info.backend]);
     (void)printf("%-20s%s\n", "kernel forward", info.kernel_forward);
@@ -91,5 +91,5 @@ int mxa_verb_plan(int argc, char **argv)
     mxattn_plan_destroy(plan);
     mxattn_context_destroy(context);
     free(sizes.cu_seqlens);
-    return MXA_EXIT_OK;
+    return MXC_EXIT_OK;
 }

@@ -28,7 +28,7 @@ static void set_block(arguments *a, const char *text)
     static const char *const choices[] = {"row", "column", "square", "folded", NULL};
     static const mxattn_block blocks[] = {MXATTN_BLOCK_ROW, MXATTN_BLOCK_COLUMN,
                                           MXATTN_BLOCK_SQUARE, MXATTN_BLOCK_SQUARE};
-    int i = mxa_parse_choice("--block", text, choices);
+    int i = mxc_parse_choice("--block", text, choices);
     a->tags.block = blocks[i];
     a->tags.flags = i == 3 ? MXATTN_FOLDED : 0;
 }
@@ -37,20 +37,20 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 {
     static const char *const layouts[] = {"linear", "compact", "tiled", NULL};
     static const char *const dtypes[] = {"e4m3", "e5m2", NULL};
-    mxa_parse_input *input = state->input;
+    mxc_parse_input *input = state->input;
     arguments *a = input->own;
     switch (key) {
     case ARGP_KEY_INIT:
-        mxa_parse_children(state, CHILDREN);
+        mxc_parse_children(state, CHILDREN);
         return 0;
     case KEY_BLOCK:
         set_block(a, arg);
         return 0;
     case KEY_SCALES: /* the order of the enum */
-        a->layout = (mxattn_scale_layout)mxa_parse_choice("--scales", arg, layouts);
+        a->layout = (mxattn_scale_layout)mxc_parse_choice("--scales", arg, layouts);
         return 0;
     case KEY_DTYPE:
-        a->tags.dtype = (mxattn_dtype)(MXATTN_E4M3 + mxa_parse_choice("--dtype", arg, dtypes));
+        a->tags.dtype = (mxattn_dtype)(MXATTN_E4M3 + mxc_parse_choice("--dtype", arg, dtypes));
         return 0;
     case KEY_CU_SEQLENS:
         a->cu_seqlens = arg;
@@ -63,7 +63,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (a->input)
-            mxa_die("'%s' is one array too many; one X.npy is quantized", arg);
+            mxc_die("'%s' is one array too many; one X.npy is quantized", arg);
         a->input = arg;
         return 0;
     default:
@@ -72,7 +72,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp_child children[CHILDREN + 1] = {
-    {&mxa_argp_rounding, 0, NULL, 0}, {&mxa_argp_run, 0, NULL, 0}, {0}};
+    {&mxc_argp_rounding, 0, NULL, 0}, {&mxc_argp_run, 0, NULL, 0}, {0}};
 static const struct argp_option own_options[] = {
     {"block", KEY_BLOCK, "X", 0, "What shares a scale: row, column, square or folded", 0},
     {"scales", KEY_SCALES, "X", 0,
@@ -94,44 +94,44 @@ static const struct argp argp = {
            "and power-of-two scales.\v"
            "Example: mxattn quantize x.npy --block square --out x"};
 
-static void read_sequences(const arguments *a, mxa_quantized *q)
+static void read_sequences(const arguments *a, mxc_quantized *q)
 {
     int64_t bounds = -1;
     q->batch = q->ndim == 4 ? q->shape[0] : 1;
     if (a->cu_seqlens) {
         if (q->ndim == 4)
-            mxa_die("--cu-seqlens is given for an array of four dimensions; (B, S, H, D) has "
+            mxc_die("--cu-seqlens is given for an array of four dimensions; (B, S, H, D) has "
                     "sequences of its own");
-        q->cu_seqlens = mxa_input_int32("--cu-seqlens", a->cu_seqlens, &bounds);
+        q->cu_seqlens = mxc_input_int32("--cu-seqlens", a->cu_seqlens, &bounds);
         if (bounds < 1)
-            mxa_die("--cu-seqlens %s is empty; it must hold batch+1 numbers", a->cu_seqlens);
+            mxc_die("--cu-seqlens %s is empty; it must hold batch+1 numbers", a->cu_seqlens);
         q->batch = bounds - 1;
     }
     if (a->seqused) {
         int64_t count = q->batch;
-        q->seqused = mxa_input_int32("--seqused", a->seqused, &count);
+        q->seqused = mxc_input_int32("--seqused", a->seqused, &count);
     }
 }
 
 /* The size of a scale array, after the library has checked tags and sequences. */
-static size_t scales_bytes(const mxa_quantized *q, mxattn_axis axis)
+static size_t scales_bytes(const mxc_quantized *q, mxattn_axis axis)
 {
     int64_t bytes = 0;
     int64_t head_count = q->ndim == 2 ? 1 : q->shape[q->ndim - 2];
     int64_t seqlen = q->ndim == 4 ? q->shape[1] : q->shape[0];
-    mxa_need(mxattn_scales_bytes(&q->tags, axis, q->layout, q->batch, seqlen, q->cu_seqlens,
+    mxc_need(mxattn_scales_bytes(&q->tags, axis, q->layout, q->batch, seqlen, q->cu_seqlens,
                                  head_count, q->shape[q->ndim - 1], &bytes));
-    int64_t shape[MXA_NPY_DIMS], product = 1;
-    int ndim = mxa_quantized_scales_shape(q, axis, shape);
+    int64_t shape[MXC_NPY_DIMS], product = 1;
+    int ndim = mxc_quantized_scales_shape(q, axis, shape);
     for (int i = 0; i < ndim; i++)
         product *= shape[i];
     return (size_t)(product > bytes ? product : bytes);
 }
 
-static void quantize(const mxa_options *options, const mxa_quantized *q, const mxattn_tensor *wide,
+static void quantize(const mxc_options *options, const mxc_quantized *q, const mxattn_tensor *wide,
                      const mxattn_tensor *quantized)
 {
-    mxattn_context *context = mxa_run_context(options, 0);
+    mxattn_context *context = mxc_run_context(options, 0);
     mxattn_quantize_args args;
     mxattn_quantize_args_init(&args);
     args.backend = options->backend;
@@ -140,26 +140,26 @@ static void quantize(const mxa_options *options, const mxa_quantized *q, const m
     args.sequences.cu_seqlens = q->cu_seqlens;
     args.sequences.seqused = q->seqused;
     args.sequences.batch = q->batch;
-    mxa_progress_begin("quantize");
-    mxa_need(mxattn_quantize(context, &args));
-    mxa_progress_end();
+    mxc_progress_begin("quantize", 0, 1);
+    mxc_need(mxattn_quantize(context, &args));
+    mxc_progress_end();
     mxattn_context_destroy(context);
 }
 
-int mxa_verb_quantize(int argc, char **argv)
+int mxc_verb_quantize(int argc, char **argv)
 {
-    mxa_options options;
+    mxc_options options;
     arguments a = {.tags.dtype = MXATTN_E4M3};
-    mxa_quantized q = {0};
-    mxa_npy x;
+    mxc_quantized q = {0};
+    mxc_npy x;
     mxattn_tensor wide, quantized;
-    mxa_options_init(&options);
-    mxa_parse(&argp, argc, argv, &options, &a);
+    mxc_options_init(&options);
+    mxc_parse(&argp, argc, argv, &options, &a);
     if (!a.input || !a.out || a.tags.block == MXATTN_BLOCK_NONE)
-        mxa_die("%s is missing; see mxattn quantize --help", !a.input ? "X.npy"
+        mxc_die("%s is missing; see mxattn quantize --help", !a.input ? "X.npy"
                                                              : !a.out ? "--out"
                                                                       : "--block");
-    mxa_input_wide("X", a.input, 2, 4, &x, &wide);
+    mxc_input_wide("X", a.input, 2, 4, &x, &wide);
     q.tags = a.tags;
     q.tags.rounding = options.rounding;
     q.layout = a.layout;
@@ -173,31 +173,31 @@ int mxa_verb_quantize(int argc, char **argv)
     FILE *files[4] = {0};
     int square = q.tags.block == MXATTN_BLOCK_SQUARE;
     for (int i = 0; i < 4; i++) {
-        paths[i] = mxa_quantized_path(a.out, suffixes[i]);
+        paths[i] = mxc_quantized_path(a.out, suffixes[i]);
         if (i != 2 || square)
-            files[i] = mxa_output_open("--out", paths[i]);
+            files[i] = mxc_output_open("--out", paths[i]);
     }
-    uint8_t *payload = mxa_tool_alloc((size_t)x.count), *scales[2] = {NULL, NULL};
+    uint8_t *payload = mxc_tool_alloc((size_t)x.count), *scales[2] = {NULL, NULL};
     for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
-        if (mxa_quantized_has(&q, (mxattn_axis)axis)) {
+        if (mxc_quantized_has(&q, (mxattn_axis)axis)) {
             size_t bytes = scales_bytes(&q, (mxattn_axis)axis);
-            scales[axis] = mxa_tool_alloc(bytes);
+            scales[axis] = mxc_tool_alloc(bytes);
             memset(scales[axis], 0, bytes);
         }
-    mxa_quantized_view(&q, payload, scales[MXATTN_HDIM], scales[MXATTN_SEQ], &quantized);
+    mxc_quantized_view(&q, payload, scales[MXATTN_HDIM], scales[MXATTN_SEQ], &quantized);
     quantize(&options, &q, &wide, &quantized);
 
-    mxa_output_npy(files[0], MXA_NPY_U8, q.ndim, q.shape, payload);
+    mxc_output_npy(files[0], MXC_NPY_U8, q.ndim, q.shape, payload);
     for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
         if (scales[axis]) {
-            int64_t shape[MXA_NPY_DIMS];
-            int ndim = mxa_quantized_scales_shape(&q, (mxattn_axis)axis, shape);
-            mxa_output_npy(files[square && axis == MXATTN_SEQ ? 2 : 1], MXA_NPY_U8, ndim, shape,
+            int64_t shape[MXC_NPY_DIMS];
+            int ndim = mxc_quantized_scales_shape(&q, (mxattn_axis)axis, shape);
+            mxc_output_npy(files[square && axis == MXATTN_SEQ ? 2 : 1], MXC_NPY_U8, ndim, shape,
                            scales[axis]);
         }
-    char *tags = mxa_quantized_to_json(&q);
+    char *tags = mxc_quantized_to_json(&q);
     (void)fprintf(files[3], "%s\n", tags);
-    mxa_outputs_commit();
+    mxc_outputs_commit();
     free(tags);
     for (int i = 0; i < 4; i++)
         free(paths[i]);
@@ -206,6 +206,6 @@ int mxa_verb_quantize(int argc, char **argv)
     free(scales[1]);
     free(q.cu_seqlens);
     free(q.seqused);
-    mxa_npy_free(&x);
-    return MXA_EXIT_OK;
+    mxc_npy_free(&x);
+    return MXC_EXIT_OK;
 }

@@ -3,14 +3,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef MXA_TOOLS_VERBS_H
-#define MXA_TOOLS_VERBS_H
+#ifndef MXC_TOOLS_VERBS_H
+#define MXC_TOOLS_VERBS_H
 
-int mxa_verb_info(int argc, char **argv);
-int mxa_verb_plan(int argc, char **argv);
-int mxa_verb_quantize(int argc, char **argv);
-int mxa_verb_dequantize(int argc, char **argv);
-int mxa_verb_forward(int argc, char **argv);
-int mxa_verb_backward(int argc, char **argv);
+int mxc_verb_info(int argc, char **argv);
+int mxc_verb_plan(int argc, char **argv);
+int mxc_verb_quantize(int argc, char **argv);
+int mxc_verb_dequantize(int argc, char **argv);
+int mxc_verb_forward(int argc, char **argv);
+int mxc_verb_backward(int argc, char **argv);
+int mxc_verb_check(int argc, char **argv);
 
 #endif

@@ -1,16 +1,245 @@
 /* attention_mxfp8.c: attention in MXFP8, through the public interface of mxattn.
  *
+ * One plan serves every step and layer. Forward quantizes the packed qkv projection in place of its
+ * rows, as one tensor of heads + 2 kv_heads heads with square blocks, 32 tokens by 32 dimensions
+ * that start anew with each sequence; q, k and v are then views of that payload and of its scales.
+ * Square blocks serve both directions, so backward reads the same bytes, and writes dq, dk and dv
+ * through strides into the gradient of the projection. Nothing is gathered or copied. The gradient
+ * of o is quantized by the call itself. The library's loops run on this program's threads.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "attention.h"
 
+#include "mxattn/mxattn.h"
+
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+struct attention_mxfp8 {
+    attention base;
+    attention_shape shape;
+    mxattn_backend backend;
+    mxattn_context *context;
+    mxattn_plan *plan;
+    void *workspace; /* largest of forward's and backward's; aligned as the library asks */
+    size_t workspace_bytes;
+    struct layer_memory {
+        uint8_t *payload; /* (max_tokens, heads + 2 kv_heads, head_dim) */
+        uint8_t *scales;  /* compact: (blocks of 32 tokens, heads + 2 kv_heads, head_dim / 32) */
+        float *lse;       /* (heads, tokens of the batch) */
+    } * layer;
+};
+
+/* Ends the program with the library's sentence. */
+static void need(mxattn_status status)
+{
+    if (status == MXATTN_OK)
+        return;
+    fprintf(stderr, "train_lm: %s: %s\n", mxattn_status_name(status), mxattn_last_error());
+    exit(1);
+}
+
+static mxattn_backend backend_named(const char *name)
+{
+    static const char *const names[] = {"auto", "ref", "cpu"};
+    static const mxattn_backend values[] = {MXATTN_BACKEND_AUTO, MXATTN_BACKEND_REF,
+                                            MXATTN_BACKEND_CPU};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return values[i];
+    fprintf(stderr, "train_lm: --backend is '%s'; it must be auto, cpu or ref\n", name);
+    exit(2);
+}
+
+static void parallel_for(void *user, int64_t count, mxattn_task task, void *arg)
+{
+    pool_for(user, count, task, arg);
+}
+
+static void create_plan(struct attention_mxfp8 *self)
+{
+    const attention_shape *s = &self->shape;
+    mxattn_attention_problem problem;
+    mxattn_attention_problem_init(&problem); /* q, k, v: E4M3 in square blocks */
+    problem.backend = self->backend;
+    problem.mode = MXATTN_TRAINING;
+    problem.format = MXATTN_JAGGED;
+    problem.batch = s->max_sequences;
+    problem.total_q = problem.total_k = s->max_tokens;
+    problem.max_seqlen_q = problem.max_seqlen_k = s->max_length;
+    problem.heads = s->heads;
+    problem.kv_heads = s->kv_heads;
+    problem.head_dim = s->head_dim;
+    problem.causal = 1;
+    problem.o.dtype = problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = MXATTN_F32;
+    problem.dout.dtype = MXATTN_F32; /* with square blocks: quantized in the call */
+    need(mxattn_plan_create(self->context, &problem, &self->plan));
+
+    mxattn_plan_info info;
+    mxattn_plan_info_init(&info);
+    need(mxattn_plan_query(self->plan, &info));
+    int64_t bytes = info.workspace_forward_bytes > info.workspace_backward_bytes
+                        ? info.workspace_forward_bytes
+                        : info.workspace_backward_bytes;
+    self->workspace_bytes = (size_t)(bytes + 255) / 256 * 256;
+    self->workspace = aligned_alloc(256, self->workspace_bytes + 256);
+    if (!self->workspace) {
+        fprintf(stderr, "train_lm: no memory for %zu bytes of workspace\n", self->workspace_bytes);
+        exit(1);
+    }
+    snprintf(self->base.description, sizeof(self->base.description), "MXFP8, mxattn %s, %s and %s",
+             mxattn_version_string(), info.kernel_forward, info.kernel_backward);
+}
+
+/* Heads first .. first+count-1 of a buffer whose rows hold all heads of q, k and v. */
+static mxattn_tensor heads_of(const attention_shape *s, mxattn_dtype dtype, void *data,
+                              int64_t tokens, int64_t first, int64_t count)
+{
+    mxattn_tensor view;
+    mxattn_tensor_view(&view, dtype, data, 3, (int64_t[]){tokens, count, s->head_dim});
+    view.stride[0] = attention_qkv_width(s);
+    int64_t offset = first * s->head_dim;
+    view.data =
+        dtype == MXATTN_F32 ? (void *)((float *)data + offset) : (void *)((uint8_t *)data + offset);
+    return view;
+}
+
+static mxattn_tensor quantized_heads_of(const attention_shape *s, const struct layer_memory *memory,
+                                        int64_t tokens, int64_t first, int64_t count)
+{
+    mxattn_tensor view = heads_of(s, MXATTN_E4M3, memory->payload, tokens, first, count);
+    int64_t blocks = (s->head_dim + 31) / 32; /* scales a head has in a block of 32 tokens */
+    view.tags.block = MXATTN_BLOCK_SQUARE;
+    view.scales[MXATTN_HDIM] = (mxattn_scales){.data = memory->scales + first * blocks,
+                                               .layout = MXATTN_COMPACT,
+                                               .stride_head = blocks,
+                                               .stride_row = (s->heads + 2 * s->kv_heads) * blocks,
+                                               .stride_k = 1};
+    return view;
+}
+
+static void quantize(struct attention_mxfp8 *self, const struct layer_memory *memory,
+                     const float *qkv, const jagged *batch)
+{
+    const attention_shape *s = &self->shape;
+    int64_t all = s->heads + 2 * s->kv_heads;
+    mxattn_tensor wide = heads_of(s, MXATTN_F32, (float *)qkv, batch->tokens, 0, all);
+    mxattn_tensor quantized = quantized_heads_of(s, memory, batch->tokens, 0, all);
+    mxattn_quantize_args args;
+    mxattn_quantize_args_init(&args);
+    args.backend = self->backend;
+    args.wide = &wide;
+    args.quantized = &quantized;
+    args.sequences.cu_seqlens = batch->cu_seqlens;
+    args.sequences.batch = batch->sequences;
+    need(mxattn_quantize(self->context, &args));
+}
+
+/* The tensors that forward and backward share. */
+struct operands {
+    mxattn_tensor q, k, v, o, lse;
+    mxattn_attention_args args;
+};
+
+static void set_operands(struct attention_mxfp8 *self, struct operands *x, int layer,
+                         const float *o, const jagged *batch)
+{
+    const attention_shape *s = &self->shape;
+    const struct layer_memory *memory = &self->layer[layer];
+    int64_t tokens = batch->tokens;
+    x->q = quantized_heads_of(s, memory, tokens, 0, s->heads);
+    x->k = quantized_heads_of(s, memory, tokens, s->heads, s->kv_heads);
+    x->v = quantized_heads_of(s, memory, tokens, s->heads + s->kv_heads, s->kv_heads);
+    mxattn_tensor_view(&x->o, MXATTN_F32, (float *)o, 3,
+                       (int64_t[]){tokens, s->heads, s->head_dim});
+    mxattn_tensor_view(&x->lse, MXATTN_F32, memory->lse, 2, (int64_t[]){s->heads, tokens});
+    mxattn_attention_args_init(&x->args);
+    x->args.q = &x->q;
+    x->args.k = &x->k;
+    x->args.v = &x->v;
+    x->args.o = &x->o;
+    x->args.lse = &x->lse;
+    x->args.batch = batch->sequences;
+    x->args.cu_seqlens_q = x->args.cu_seqlens_k = batch->cu_seqlens;
+    x->args.workspace = self->workspace;
+    x->args.workspace_bytes = self->workspace_bytes;
+}
+
+static void forward(attention *base, int layer, float *o, const float *qkv, const jagged *batch)
+{
+    struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
+    struct operands x;
+    quantize(self, &self->layer[layer], qkv, batch);
+    set_operands(self, &x, layer, o, batch);
+    need(mxattn_attention_forward(self->plan, &x.args));
+}
+
+/* qkv is not read: its quantized form is still there. */
+static void backward(attention *base, int layer, float *dqkv, const float *dout, const float *qkv,
+                     const float *o, const jagged *batch)
+{
+    struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
+    const attention_shape *s = &self->shape;
+    struct operands x;
+    (void)qkv;
+    set_operands(self, &x, layer, o, batch);
+    int64_t tokens = batch->tokens;
+    mxattn_tensor dout_view, dq, dk, dv;
+    mxattn_tensor_view(&dout_view, MXATTN_F32, (float *)dout, 3,
+                       (int64_t[]){tokens, s->heads, s->head_dim});
+    dout_view.tags.block = MXATTN_BLOCK_SQUARE;
+    dq = heads_of(s, MXATTN_F32, dqkv, tokens, 0, s->heads);
+    dk = heads_of(s, MXATTN_F32, dqkv, tokens, s->heads, s->kv_heads);
+    dv = heads_of(s, MXATTN_F32, dqkv, tokens, s->heads + s->kv_heads, s->kv_heads);
+    x.args.dout = &dout_view;
+    x.args.dq = &dq;
+    x.args.dk = &dk;
+    x.args.dv = &dv;
+    need(mxattn_attention_backward(self->plan, &x.args));
+}
+
+static void destroy(attention *base)
+{
+    struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
+    for (int l = 0; l < self->shape.layers; l++) {
+        free(self->layer[l].payload);
+        free(self->layer[l].scales);
+        free(self->layer[l].lse);
+    }
+    free(self->layer);
+    free(self->workspace);
+    mxattn_plan_destroy(self->plan);
+    mxattn_context_destroy(self->context);
+    free(self);
+}
 
 attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend)
 {
-    (void)p;
-    (void)shape;
-    fprintf(stderr, "train_lm: mxfp8 attention (%s) is not in this build\n", backend);
-    exit(1);
+    struct attention_mxfp8 *self = allocate_zero(sizeof(*self));
+    self->base = (attention){forward, backward, destroy, {0}};
+    self->shape = *shape;
+    self->backend = backend_named(backend);
+
+    mxattn_context_options options;
+    mxattn_context_options_init(&options);
+    options.threads = pool_threads(p);
+    options.parallel_for = parallel_for;
+    options.parallel_user = p;
+    need(mxattn_context_create(&options, &self->context));
+    create_plan(self);
+
+    size_t blocks = (size_t)(shape->max_tokens / 32 + shape->max_sequences);
+    size_t scales = blocks * (size_t)(shape->heads + 2 * shape->kv_heads) *
+                    (size_t)((shape->head_dim + 31) / 32);
+    self->layer = allocate_zero((size_t)shape->layers * sizeof(*self->layer));
+    for (int l = 0; l < shape->layers; l++) {
+        self->layer[l].payload =
+            allocate((size_t)shape->max_tokens * (size_t)attention_qkv_width(shape));
+        self->layer[l].scales = allocate(scales);
+        self->layer[l].lse =
+            allocate((size_t)shape->heads * (size_t)shape->max_tokens * sizeof(float));
+    }
+    return &self->base;
 }

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "adamw.h"
+#include "compare.h"
 #include "fill.h"
 #include "gemm.h"
 #include "model.h"
@@ -274,6 +275,37 @@ static void test_attention_float32(pool *p)
     free(dqkv);
 }
 
+/* Both directions on the same numbers, in MXFP8 and in FP32. */
+static void test_attention_mxfp8(pool *p, const char *backend)
+{
+    const attention_shape shape = {2, 4, 2, 64, 80, 8, 70};
+    int64_t count = sequences.tokens * attention_qkv_width(&shape);
+    int64_t o_count = sequences.tokens * shape.heads * shape.head_dim;
+    float *qkv = gaussian(count, 1.0, 7), *dout = gaussian(o_count, 1.0, 9);
+    float *o[2], *dqkv[2];
+    attention *attend[2] = {attention_float32_create(p, &shape),
+                            attention_mxfp8_create(p, &shape, backend)};
+    mxt_case("mxfp8 attention on %s against float32", backend);
+    for (int i = 0; i < 2; i++) {
+        o[i] = gaussian(o_count, 1.0, 8);
+        dqkv[i] = gaussian(count, 1.0, 10);
+        attend[i]->forward(attend[i], 1, o[i], qkv, &sequences);
+        attend[i]->backward(attend[i], 1, dqkv[i], dout, qkv, o[i], &sequences);
+        attend[i]->destroy(attend[i]);
+    }
+    mxt_check_rms("o", o[1], o[0], mxt_shape3(sequences.tokens, shape.heads, shape.head_dim),
+                  MXT_O_RMS_BF16);
+    mxt_check_rms("dqkv", dqkv[1], dqkv[0],
+                  mxt_shape3(sequences.tokens, shape.heads + 2 * shape.kv_heads, shape.head_dim),
+                  MXT_DQ_DK_RMS);
+    for (int i = 0; i < 2; i++) {
+        free(o[i]);
+        free(dqkv[i]);
+    }
+    free(qkv);
+    free(dout);
+}
+
 /* --- the whole network ---------------------------------------------------------------------- */
 
 static const model_config tiny = {.vocabulary = VOCABULARY,
@@ -444,6 +476,7 @@ int main(void)
     test_gemm(p);
     test_layers(p);
     test_attention_float32(p);
+    test_attention_mxfp8(p, "ref");
     test_network(p);
     test_training();
     test_text();

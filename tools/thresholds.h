@@ -1,0 +1,46 @@
+/* thresholds.h: every limit of mxattn check, and of bench before it times, each with its reason.
+ *
+ * rms: root of the mean squared difference over that of the right answer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXC_THRESHOLDS_H
+#define MXC_THRESHOLDS_H
+
+/* --- Against unquantized float64, Gaussian data, ordinary shapes (see below): what MXFP8 costs.
+ * Float64 models of S = 1k-4k, D = 128 give O 4.7-5.0e-2 with bf16 intermediates, 5.2-5.6e-2 with
+ * e4m3, dV 4.5-5.4e-2, dQ and dK 6.0-6.8e-2; causal less, for its early rows see few keys. About 5%
+ * are left above that. */
+#define MXC_LIMIT_O_BF16       5.3e-2
+#define MXC_LIMIT_O_E4M3       5.8e-2
+#define MXC_LIMIT_O_COSINE     0.998
+#define MXC_LIMIT_DV           5.8e-2
+#define MXC_LIMIT_DV_COSINE    0.998
+#define MXC_LIMIT_DQ_DK        7.5e-2
+#define MXC_LIMIT_DQ_DK_COSINE 0.997
+
+/* LSE is near ln(keys) + 1/2, and the error of a row averages over its keys: the model's is below
+ * 2e-3 of it for 256 keys and more. */
+#define MXC_LIMIT_LSE        5.0e-3
+#define MXC_LIMIT_LSE_COSINE 0.9999
+
+/* Ordinary: rceil, blocks not folded, no window, no sequence shorter than this, no head narrower
+ * than that. Elsewhere few keys average the error of each row, or the scale fits worse, by design:
+ * then MXC_MODEL_FACTOR judges. */
+#define MXC_ORDINARY_SEQLEN   256
+#define MXC_ORDINARY_HEAD_DIM 64
+
+/* --- Against unquantized float64 elsewhere: this much of the error of the float64 model that
+ * quantizes at the same points. A kernel that rounds there and nowhere else has the model's error;
+ * 5% are for elements whose FP32 value falls to the other side of a rounding. */
+#define MXC_MODEL_FACTOR 1.05
+
+/* --- Against that model: a tenth of what is allowed against float64 (of the model's own error on
+ * other data). What is left are those same elements. */
+#define MXC_MODEL_SHARE 0.1
+
+/* Below this nothing is judged: FP32 sums and outputs alone (2^-24 times the root of some hundred
+ * additions), and answers that are zero but for rounding, as dQ of a row with one key. */
+#define MXC_FLOOR 2.0e-6
+
+#endif
