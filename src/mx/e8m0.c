@@ -9,22 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-uint8_t mxa_e8m0_from_amax(uint32_t amax_bits, mxattn_dtype dtype, mxattn_rounding rounding)
-{
-    if (amax_bits > 0x7F800000) {
-        return MXA_SCALE_NAN;
-    }
-    if (amax_bits == 0x7F800000) {
-        return 0xFE;
-    }
-    /* Both types end at 1.75 * 2^top: mantissas above 0x600000 need the next power of two. */
-    int top = dtype == MXATTN_E5M2 ? 15 : 8;
-    int exponent = (int)(amax_bits >> 23);
-    int above = rounding == MXATTN_RCEIL && (amax_bits & 0x7FFFFF) > 0x600000;
-    int scale = exponent - top + above;
-    return (uint8_t)(scale < 0 ? 0 : scale);
-}
-
 float mxa_e8m0_to_f32(uint8_t scale)
 {
     uint32_t bits = scale == MXA_SCALE_NAN ? 0x7FC00000

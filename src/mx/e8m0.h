@@ -15,8 +15,20 @@
 
 enum { MXA_BLOCK = 32, MXA_SCALE_NAN = 0xFF, MXA_FP8_NAN = 0x7F };
 
-/* amax_bits: the FP32 bits of |x|, largest of the block as integers (NaN above infinity). */
-uint8_t mxa_e8m0_from_amax(uint32_t amax_bits, mxattn_dtype dtype, mxattn_rounding rounding);
+/* amax_bits: the FP32 bits of |x|, largest of the block as integers (NaN above infinity). The low
+ * 16 bits matter only in being zero or not. */
+static inline uint8_t mxa_e8m0_from_amax(uint32_t amax_bits, mxattn_dtype dtype,
+                                         mxattn_rounding rounding)
+{
+    if (amax_bits >= 0x7F800000) {
+        return amax_bits == 0x7F800000 ? 0xFE : MXA_SCALE_NAN;
+    }
+    /* Both types end at 1.75 * 2^top: mantissas above 0x600000 need the next power of two. */
+    int top = dtype == MXATTN_E5M2 ? 15 : 8;
+    int above = rounding == MXATTN_RCEIL && (amax_bits & 0x7FFFFF) > 0x600000;
+    int scale = (int)(amax_bits >> 23) - top + above;
+    return (uint8_t)(scale < 0 ? 0 : scale);
+}
 
 float mxa_e8m0_to_f32(uint8_t scale); /* byte 0: 2^-127, a subnormal; 0xFF: NaN */
 double mxa_e8m0_to_f64(uint8_t scale);

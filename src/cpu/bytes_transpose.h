@@ -1,0 +1,46 @@
+/* bytes_transpose.h: 32 x 32 bytes transposed by SSE2 unpacks, for words_avx2.h and words_avx512.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_BYTES_TRANSPOSE_H
+#define MXA_CPU_BYTES_TRANSPOSE_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+/* 16 x 16. Each stage interleaves row i with row i + 8: the four bits of a byte's row number move
+ * into its column number, one a stage, and after four stages row and column have changed places. */
+static inline void bytes_transpose_16(const uint8_t *from, int64_t from_stride, uint8_t *to,
+                                      int64_t to_stride)
+{
+    __m128i a[16], b[16];
+    for (int i = 0; i < 16; i++) {
+        a[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + i * from_stride));
+    }
+    for (int stage = 0; stage < 2; stage++) {
+        for (int i = 0; i < 8; i++) {
+            b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + 8]);
+            b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + 8]);
+        }
+        for (int i = 0; i < 8; i++) {
+            a[2 * i] = _mm_unpacklo_epi8(b[i], b[i + 8]);
+            a[2 * i + 1] = _mm_unpackhi_epi8(b[i], b[i + 8]);
+        }
+    }
+    for (int i = 0; i < 16; i++) {
+        _mm_storeu_si128((__m128i *)(void *)(to + i * to_stride), a[i]);
+    }
+}
+
+static inline void bytes_transpose(const uint8_t *from, int64_t from_stride, uint8_t *to,
+                                   int64_t to_stride)
+{
+    for (int i = 0; i < 32; i += 16) {
+        for (int j = 0; j < 32; j += 16) {
+            bytes_transpose_16(from + i * from_stride + j, from_stride, to + j * to_stride + i,
+                               to_stride);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,18 @@
+/* operations.h: the operations of the CPU backend's table that live in files of their own.
+ *
+ * Calls are validated and normalised as backend.h says; batch bounds and cu_seqlens hold.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_OPERATIONS_H
+#define MXA_CPU_OPERATIONS_H
+
+#include "backend.h"
+
+mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call);
+mxattn_status mxa_cpu_dequantize(const mxattn_context *context, const mxa_quantize_call *call);
+mxattn_status mxa_cpu_scales_scatter(const mxattn_context *context, const mxa_scales_call *call);
+mxattn_status mxa_cpu_scales_transform(const mxattn_context *context, const mxa_scales_call *call);
+mxattn_status mxa_cpu_states_merge(const mxattn_context *context, const mxa_merge_call *call);
+
+#endif

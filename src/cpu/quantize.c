@@ -1,0 +1,238 @@
+/* quantize.c: quantization on the CPU: strips, tasks, and where scale bytes go.
+ *
+ * Meaning: mxa_quantize_tensor (mx/tensor.c), equalled byte for byte. Three passes: zeros (tiled
+ * scale units, rows of no sequence), means where the tensor is centred, strips.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/quantize.h"
+
+#include "cpu/batch_ranges.h"
+#include "cpu/fpenv.h"
+#include "cpu/operations.h"
+#include "cpu/parallel.h"
+#include "mx/e8m0.h"
+#include "mx/element.h"
+#include "mx/scales.h"
+#include "mx/tensor.h"
+
+#include <string.h>
+
+typedef struct quantize_job {
+    const mxa_quantize_call *call;
+    const mxa_quantize_kernels *kernels;
+    mxa_block_range ranges[MXA_RANGES_MOST];
+    mxa_task_grid grid;
+} quantize_job;
+
+static const mxa_quantize_kernels *kernels_for(uint32_t isa)
+{
+    const mxa_quantize_kernels *kernels = &mxa_quantize_kernels_portable;
+#if defined(__x86_64__)
+    if (isa & MXATTN_ISA_AVX2) {
+        kernels = &mxa_quantize_kernels_avx2;
+    }
+    if (isa & MXATTN_ISA_AVX512) {
+        kernels = &mxa_quantize_kernels_avx512;
+    }
+#else
+    (void)isa;
+#endif
+    return kernels;
+}
+
+mxa_scale_place mxa_scale_place_of(const mxattn_scales *scales, mxattn_axis axis,
+                                   const mxa_sequence *seq, int64_t b, int64_t block, int64_t head)
+{
+    mxa_scale_place place = {NULL, 0, 0, 0};
+    if (!scales->data) {
+        return place;
+    }
+    place.data = scales->data + mxa_scales_offset(scales, axis, seq, b, block * MXA_BLOCK, head, 0);
+    if (scales->layout == MXATTN_TILED) {
+        /* 32 rows of a unit are 16 bytes apart; chunks are its columns (HDIM) or row groups. */
+        place.stride_4 = 512 * (axis == MXATTN_HDIM ? scales->stride_k : scales->stride_row);
+        place.stride_1 = axis == MXATTN_HDIM ? 1 : 4;
+        place.stride_within = 16;
+    } else {
+        int per_dim = axis == MXATTN_SEQ && scales->layout == MXATTN_LINEAR;
+        place.stride_1 = scales->stride_k * (per_dim ? MXA_BLOCK : 1);
+        place.stride_4 = 4 * place.stride_1;
+        place.stride_within = scales->layout == MXATTN_COMPACT ? 0
+                              : per_dim                        ? scales->stride_k
+                                                               : scales->stride_row;
+    }
+    return place;
+}
+
+/* Clears the units of tiled scales of one sequence, heads [head, head_end). */
+static void clear_scales(const mxa_quantize_call *call, const mxa_sequence *seq, int64_t b,
+                         int64_t head, int64_t head_end)
+{
+    for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
+        const mxattn_scales *scales = &call->quantized.scales[axis];
+        for (int64_t h = head; scales->data && h < head_end; h++) {
+            mxa_scales_clear(scales, axis, seq, b, h, call->quantized.shape[3]);
+        }
+    }
+}
+
+/* What the walk over blocks never meets: sequences without tokens. */
+static void clear_empty_sequences(const mxa_quantize_call *call)
+{
+    const int64_t *shape = call->quantized.shape;
+    mxa_sequence seq;
+    memset(&seq, 0, sizeof seq);
+    for (int64_t b = 0; b < call->batch.batch; b++) {
+        mxa_sequence_next(&call->batch, b, &seq);
+        if (seq.length == 0) {
+            clear_scales(call, &seq, b, 0, shape[2]);
+        }
+        if (seq.used == 0 && (call->quantized.tags.flags & MXATTN_CENTRED)) {
+            memset(call->quantized.centre + b * shape[2] * shape[3], 0,
+                   (size_t)(shape[2] * shape[3]) * sizeof(float));
+        }
+    }
+}
+
+/* Rows behind the last sequence of a jagged batch. */
+static void clear_tail(const mxa_quantize_call *call)
+{
+    if (!call->batch.cu_seqlens) {
+        return;
+    }
+    const mxattn_tensor *to = &call->quantized, *turned = &call->transposed;
+    int64_t first = call->batch.cu_seqlens[call->batch.batch], rows = to->shape[1];
+    for (int64_t row = first; row < rows; row++) {
+        for (int64_t head = 0; head < to->shape[2]; head++) {
+            memset((uint8_t *)to->data + row * to->stride[1] + head * to->stride[2], 0,
+                   (size_t)to->shape[3]);
+        }
+    }
+    for (int64_t at = 0; turned->ndim && first < rows && at < to->shape[2] * to->shape[3]; at++) {
+        int64_t head = at / to->shape[3], d = at % to->shape[3];
+        memset((uint8_t *)turned->data + head * turned->stride[1] + d * turned->stride[2] + first,
+               0, (size_t)(rows - first));
+    }
+}
+
+static void write_means(const quantize_job *job, const mxa_sequence *seq, int64_t b, int64_t head,
+                        int64_t head_end)
+{
+    const mxattn_tensor *wide = &job->call->wide;
+    int64_t dims = wide->shape[3], bytes = mxa_dtype_bytes(wide->tags.dtype);
+    for (; head < head_end; head++) {
+        float *mean = job->call->quantized.centre + (b * wide->shape[2] + head) * dims;
+        for (int64_t d = 0; d < dims; d += MXA_BLOCK) {
+            int64_t index = mxa_tensor_index(wide, seq, 0, head, d);
+            job->kernels->mean((const char *)wide->data + index * bytes, wide->stride[1],
+                               wide->tags.dtype, seq->used,
+                               dims - d < MXA_BLOCK ? dims - d : MXA_BLOCK, mean + d);
+        }
+    }
+}
+
+static void write_strip(const quantize_job *job, const mxa_block_range *at, int64_t head)
+{
+    const mxa_quantize_call *call = job->call;
+    const mxattn_tensor *wide = &call->wide, *to = &call->quantized, *turned = &call->transposed;
+    const mxa_sequence *seq = &at->sequence;
+    int64_t s = at->block * MXA_BLOCK;
+    int64_t tokens = seq->length - s, used = seq->used - s;
+    int64_t from = mxa_tensor_index(wide, seq, s, head, 0);
+    mxa_quantize_strip strip = {
+        .wide = (const char *)wide->data + from * mxa_dtype_bytes(wide->tags.dtype),
+        .wide_stride = wide->stride[1],
+        .payload = (uint8_t *)to->data + mxa_tensor_index(to, seq, s, head, 0),
+        .payload_stride = to->stride[1],
+        .tokens = tokens < MXA_BLOCK ? tokens : MXA_BLOCK,
+        .dims = to->shape[3],
+        .wide_dtype = wide->tags.dtype,
+        .tags = to->tags,
+    };
+    strip.used = used < 0 ? 0 : used < strip.tokens ? used : strip.tokens;
+    if (turned->ndim) {
+        strip.transposed = (uint8_t *)turned->data + seq->outer * turned->stride[0] +
+                           head * turned->stride[1] + seq->first + s;
+        strip.transposed_stride = turned->stride[2];
+    }
+    if (to->tags.flags & MXATTN_CENTRED) {
+        strip.centre = to->centre + (at->b * to->shape[2] + head) * to->shape[3];
+    }
+    for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
+        strip.places[axis] =
+            mxa_scale_place_of(&to->scales[axis], axis, seq, at->b, at->block, head);
+    }
+    job->kernels->strip(&strip);
+}
+
+/* The heads of a task, and a copy of its range to walk. */
+static mxa_block_range task_range(const quantize_job *job, int64_t task, int64_t *head,
+                                  int64_t *head_end)
+{
+    int64_t heads = job->call->quantized.shape[2];
+    *head = task % job->grid.groups * job->grid.heads;
+    *head_end = *head + job->grid.heads < heads ? *head + job->grid.heads : heads;
+    return job->ranges[task / job->grid.groups];
+}
+
+/* Pass 1: what a sequence needs before its strips, by the task that holds its first block. */
+static void sequences_task(void *arg, int64_t task, int32_t worker)
+{
+    (void)worker;
+    const quantize_job *job = arg;
+    int64_t head, head_end;
+    mxa_block_range range = task_range(job, task, &head, &head_end);
+    mxa_fpenv before = mxa_fpenv_enter();
+    do {
+        if (range.block == 0) {
+            clear_scales(job->call, &range.sequence, range.b, head, head_end);
+            if (job->call->quantized.tags.flags & MXATTN_CENTRED) {
+                write_means(job, &range.sequence, range.b, head, head_end);
+            }
+        }
+    } while (mxa_block_range_next(&job->call->batch, &range));
+    mxa_fpenv_leave(before);
+}
+
+/* Pass 2. */
+static void strips_task(void *arg, int64_t task, int32_t worker)
+{
+    (void)worker;
+    const quantize_job *job = arg;
+    int64_t first, head_end;
+    mxa_block_range range = task_range(job, task, &first, &head_end);
+    mxa_fpenv before = mxa_fpenv_enter();
+    do {
+        for (int64_t head = first; head < head_end; head++) {
+            write_strip(job, &range, head);
+        }
+    } while (mxa_block_range_next(&job->call->batch, &range));
+    mxa_fpenv_leave(before);
+}
+
+/* 1 when pass 1 has work. */
+static int needs_sequences(const mxattn_tensor *quantized)
+{
+    int needed = (quantized->tags.flags & MXATTN_CENTRED) != 0;
+    for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
+        const mxattn_scales *scales = &quantized->scales[axis];
+        needed |= scales->data && scales->layout == MXATTN_TILED;
+    }
+    return needed;
+}
+
+mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call)
+{
+    quantize_job job = {.call = call, .kernels = kernels_for(context->isa)};
+    int ranges = mxa_batch_ranges(&call->batch, job.ranges);
+    job.grid = mxa_task_grid_make(ranges, job.ranges[0].count, call->quantized.shape[2],
+                                  call->quantized.shape[3]);
+    if (needs_sequences(&call->quantized)) {
+        clear_empty_sequences(call);
+        mxa_parallel_for(context, job.grid.tasks, sequences_task, &job);
+    }
+    clear_tail(call);
+    mxa_parallel_for(context, job.grid.tasks, strips_task, &job);
+    return MXATTN_OK;
+}

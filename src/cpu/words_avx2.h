@@ -1,0 +1,147 @@
+/* words_avx2.h: vectors of 16-bit words on AVX2 and F16C. Meanings: words_portable.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_WORDS_H
+#define MXA_CPU_WORDS_H
+
+#include "cpu/bytes_transpose.h"
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define WORDS_NAME(x) x##_avx2
+enum { WORDS_LANES = 16, CHUNK_WORDS = 2 };
+
+typedef __m256i words;
+typedef __m256i wmask;
+
+static inline words words_load(const uint16_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline void words_store(uint16_t *p, words x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, x);
+}
+
+static inline words words_set(uint16_t x)
+{
+    return _mm256_set1_epi16((short)x);
+}
+
+/* Two vectors of FP32 bits. Packing works in halves of 128 bits; the permute puts them in order. */
+static inline words words_join(__m256i low, __m256i high)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i upper = _mm256_packus_epi32(_mm256_srli_epi32(low, 16), _mm256_srli_epi32(high, 16));
+    __m256i lower = _mm256_packus_epi32(_mm256_blend_epi16(low, zero, 0xAA),
+                                        _mm256_blend_epi16(high, zero, 0xAA));
+    __m256i odd = _mm256_or_si256(upper, _mm256_min_epu16(lower, _mm256_set1_epi16(1)));
+    return _mm256_permute4x64_epi64(odd, 0xD8);
+}
+
+static inline words words_from_f32(const float *p)
+{
+    return words_join(_mm256_loadu_si256((const __m256i *)(const void *)p),
+                      _mm256_loadu_si256((const __m256i *)(const void *)(p + 8)));
+}
+
+static inline words words_from_bf16(const uint16_t *p)
+{
+    return words_load(p);
+}
+
+static inline words words_from_f16(const uint16_t *p)
+{
+    __m128i low = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(p + 8));
+    return words_join(_mm256_castps_si256(_mm256_cvtph_ps(low)),
+                      _mm256_castps_si256(_mm256_cvtph_ps(high)));
+}
+
+static inline words words_and(words a, words b)
+{
+    return _mm256_and_si256(a, b);
+}
+
+static inline words words_or(words a, words b)
+{
+    return _mm256_or_si256(a, b);
+}
+
+static inline words words_add(words a, words b)
+{
+    return _mm256_add_epi16(a, b);
+}
+
+static inline words words_select(wmask m, words yes, words no)
+{
+    return _mm256_blendv_epi8(no, yes, m);
+}
+
+static inline words words_max(words a, words b)
+{
+    return _mm256_max_epu16(a, b);
+}
+
+static inline words words_min(words a, words b)
+{
+    return _mm256_min_epu16(a, b);
+}
+
+static inline words words_subtract(words a, words b)
+{
+    return _mm256_subs_epu16(a, b);
+}
+
+static inline words words_shift_left(words x, int n)
+{
+    return _mm256_slli_epi16(x, n);
+}
+
+static inline words words_shift_right(words x, int n)
+{
+    return _mm256_srli_epi16(x, n);
+}
+
+/* Even and odd words apart, in lanes of 32 bits. */
+static inline words words_shift_lanes(words x, words n)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i even =
+        _mm256_srlv_epi32(_mm256_blend_epi16(x, zero, 0xAA), _mm256_blend_epi16(n, zero, 0xAA));
+    __m256i odd = _mm256_srlv_epi32(_mm256_srli_epi32(x, 16), _mm256_srli_epi32(n, 16));
+    return _mm256_or_si256(even, _mm256_slli_epi32(odd, 16));
+}
+
+static inline wmask words_less(words a, words b)
+{
+    return _mm256_cmpgt_epi16(b, a);
+}
+
+static inline wmask wmask_and(wmask a, wmask b)
+{
+    return _mm256_and_si256(a, b);
+}
+
+static inline int wmask_any(wmask m)
+{
+    return !_mm256_testz_si256(m, m);
+}
+
+static inline uint16_t words_largest(words x)
+{
+    __m128i largest = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    __m128i flipped = _mm_xor_si128(largest, _mm_set1_epi16(-1));
+    return (uint16_t)~_mm_extract_epi16(_mm_minpos_epu16(flipped), 0);
+}
+
+static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])
+{
+    __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(w[0], w[1]), 0xD8);
+    _mm256_storeu_si256((__m256i *)(void *)out, bytes);
+}
+
+#endif
