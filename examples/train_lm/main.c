@@ -108,17 +108,20 @@ int main(int argc, char **argv)
            t->count, t->vocabulary, t->train.count, t->validation.count, t->validation.tokens);
     printf("bigram model of the same text: cross entropy %.4f nats\n", bigram);
     run_report runs[ATTENTION_KINDS];
+    attention *attend[ATTENTION_KINDS];
+    report_make_directory(o.out);
+    for (int i = 0; i < o.run_count; i++) /* all first: a refusal should not come after minutes */
+        attend[i] = create_attention(p, &config, o.runs[i], o.backend);
     progress_line progress = progress_start(o.steps * o.run_count);
     for (int i = 0; i < o.run_count; i++) {
         runs[i] = report_create(attention_kind_name(o.runs[i]), o.steps);
-        attention *attend = create_attention(p, &config, o.runs[i], o.backend);
-        model *m = model_create(p, &config, attend, o.seed);
+        model *m = model_create(p, &config, attend[i], o.seed);
         if (i == 0)
             printf("network: %d layers, width %d, %d heads on %d kv heads of 64, %.2f million "
                    "parameters, %d threads\n",
                    config.layers, config.width, config.heads, config.kv_heads,
                    1e-6 * (double)m->weights.count, pool_threads(p));
-        printf("attention %s: %s\n", runs[i].name, attend->description);
+        printf("attention %s: %s\n", runs[i].name, attend[i]->description);
         train(m, t, &o, &runs[i], &progress);
         progress_clear(&progress);
         generate_lines(m, t, o.seed);

@@ -62,22 +62,31 @@ static double read_rate(const char *option, const char *value)
     return number;
 }
 
+/* The kind whose name is the first `length` characters of text; ATTENTION_KINDS if none. */
+static enum attention_kind find_kind(const char *text, size_t length)
+{
+    enum attention_kind kind = ATTENTION_FLOAT32;
+    for (; kind < ATTENTION_KINDS; kind++) {
+        const char *name = attention_kind_name(kind);
+        if (strlen(name) == length && strncmp(text, name, length) == 0)
+            break;
+    }
+    return kind;
+}
+
 static void read_runs(options *o, const char *value)
 {
-    const char *rule = "a list without repeats of float32, mxfp8, none, by commas";
     o->run_count = 0;
     for (const char *at = value;; at++) {
         size_t length = strcspn(at, ",");
-        int kind = 0;
-        while (kind < ATTENTION_KINDS && (strlen(attention_kind_name(kind)) != length ||
-                                          strncmp(at, attention_kind_name(kind), length) != 0))
-            kind++;
-        if (kind == ATTENTION_KINDS)
-            refuse("attention", value, rule);
+        enum attention_kind kind = find_kind(at, length);
+        int repeated = 0;
         for (int i = 0; i < o->run_count; i++)
-            if (o->runs[i] == (enum attention_kind)kind)
-                refuse("attention", value, rule);
-        o->runs[o->run_count++] = (enum attention_kind)kind;
+            repeated |= o->runs[i] == kind;
+        if (kind == ATTENTION_KINDS || repeated)
+            refuse("attention", value,
+                   "a list of float32, mxfp8 and none, by commas, each at most once");
+        o->runs[o->run_count++] = kind;
         at += length;
         if (*at == '\0')
             return;

@@ -57,8 +57,8 @@ static void fail(const char *path)
     exit(1);
 }
 
-/* Makes every folder of a path that is not there yet. */
-static void make_directories(const char *directory)
+/* Makes every folder of the path that is not there yet. */
+void report_make_directory(const char *directory)
 {
     char path[4096];
     if (snprintf(path, sizeof(path), "%s", directory) >= (int)sizeof(path)) {
@@ -81,7 +81,6 @@ static void make_directories(const char *directory)
 void report_write_csv(const run_report *run, const char *directory)
 {
     char path[4200];
-    make_directories(directory);
     snprintf(path, sizeof(path), "%s/loss_%s.csv", directory, run->name);
     FILE *file = fopen(path, "w");
     if (!file)

@@ -30,8 +30,10 @@ progress_line progress_start(int total_steps);
 void progress_step(progress_line *p, const run_report *run, int step);
 void progress_clear(const progress_line *p); /* before other lines are printed */
 
-/* DIR/loss_NAME.csv: step, tokens, train_loss, validation_loss. Makes DIR. Ends the program with a
- * sentence where it cannot be written. */
+/* Both end the program with a sentence where the file system refuses. */
+void report_make_directory(const char *directory);
+
+/* DIR/loss_NAME.csv: step, tokens, train_loss, validation_loss. */
 void report_write_csv(const run_report *run, const char *directory);
 
 /* The runs side by side, then the line for machines where float32 and mxfp8 are both there. */

@@ -1,0 +1,83 @@
+"""test_train_lm_command.py: what examples/train_lm prints, writes and refuses.
+
+Real trainings of a few steps on a few chapters; what the losses should reach is docs/training.md's.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+import csv
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = pathlib.Path(os.environ.get("MXATTN_BUILD", ROOT / "build/release")) / "train_lm"
+SMALL = ["--width", "64", "--layers", "2", "--batch-tokens", "512"]
+
+
+@pytest.fixture(scope="module", name="text")
+def small_text(tmp_path_factory):
+    """The first 16 chapters, a few verses of each."""
+    chapters = (ROOT / "examples/data/kjv.txt").read_text(encoding="ascii").split("\n\n")[:16]
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n\n".join("\n".join(chapter.splitlines()[:8]) for chapter in chapters) + "\n",
+                    encoding="ascii")
+    return path
+
+
+def train(out, text, *options):
+    return subprocess.run([PROGRAM, *SMALL, "--out", out, "--text", text, *options], cwd=ROOT,
+                          capture_output=True, text=True, check=False)
+
+
+def curve(path):
+    with open(path, newline="", encoding="ascii") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_two_runs_are_compared(tmp_path, text):
+    result = train(tmp_path, text, "--steps", "60", "--attention", "float32,mxfp8,none",
+                   "--backend", "ref")
+    assert result.returncode == 0, result.stderr
+    line = re.search(r"^val_loss float32=(\S+) mxfp8=(\S+) ratio=(\S+)$", result.stdout, re.MULTILINE)
+    float32, mxfp8, ratio = map(float, line.groups())
+    assert ratio == pytest.approx(mxfp8 / float32, abs=1e-3)
+    assert 0.95 < ratio < 1.05
+    assert "bigram" in result.stdout and "left" in result.stdout and "\r" not in result.stdout
+    for name, final in (("float32", float32), ("mxfp8", mxfp8)):
+        rows = curve(tmp_path / f"loss_{name}.csv")
+        assert [int(row["step"]) for row in rows] == list(range(1, 61))
+        assert float(rows[-1]["train_loss"]) < 0.85 * float(rows[0]["train_loss"])
+        assert float(rows[-1]["validation_loss"]) == pytest.approx(final, abs=1e-4)
+
+
+def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
+    curves = []
+    for threads, seed in ((1, 5), (3, 5), (3, 6)):
+        out = tmp_path / f"{threads}-{seed}"
+        result = train(out, text, "--steps", "12", "--threads", str(threads), "--seed", str(seed), "--backend", "ref")
+        assert result.returncode == 0, result.stderr
+        curves.append([(out / f"loss_{name}.csv").read_text() for name in ("float32", "mxfp8")])
+    assert curves[0] == curves[1]
+    assert curves[1][0] != curves[2][0]
+
+
+@pytest.mark.parametrize("options, named", [
+    (["--attention", "fp8"], "fp8"),
+    (["--attention", "mxfp8,mxfp8"], "mxfp8,mxfp8"),
+    (["--steps", "0"], "--steps is '0'"),
+    (["--steps", "many"], "many"),
+    (["--width", "100"], "multiple of 64"),
+    (["--learning-rate", "nan"], "nan"),
+    (["--backend", "zip"], "zip"),
+    (["--text", "/nonexistent"], "/nonexistent"),
+    (["stray"], "stray"),
+    (["--bogus"], "bogus"),
+])
+def test_bad_options(tmp_path, text, options, named):
+    result = train(tmp_path, text, *options)
+    assert result.returncode == 2
+    assert named in result.stderr and result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
