@@ -1,0 +1,575 @@
+/* attention_backward_body.h: gradients of attention, one tile of keys at a time.
+ *
+ * Included once per instruction set, after a vec_*.h. A task of `keys` owns every splits-th tile of
+ * 128 keys of one kv head and walks, for each, the q heads of the group and their queries, 64 at a
+ * time (docs/math.md derives every step, src/ref/attention_backward.c is the slow form):
+ *   load     k and v of the tile, as rows and as lanes; queries were loaded by the task `rows`
+ *   scores   s_ij = q_i . k_j
+ *   probs    p_ij = 2^(log2(e) * softcap(scale * s_ij) - LSE_i * log2(e)), and the softcap's slope
+ *   dprobs   dp_ij = dO_i . v_j, without the centre of v: it is in delta
+ *   dscores  ds_ij = p_ij * (dp_ij - delta_i) * slope_ij, 0 where masked, rounded; P rounded
+ *   grads    dV_j += sum_i P_ij dO_i;  dK_j += sum_i ds_ij q_i;  dQ_i += sum_j ds_ij k_j
+ *   finish   dK times scale; dK and dV stored
+ * Queries are broadcast and keys are lanes, so the tile of keys is transposed once, and nothing is
+ * inside the loop over queries. Masks are one interval of keys per row whose ends never decrease:
+ * every product runs over the elements that some row of its register tile sees, the others are 0.
+ *
+ * INVARIANT: a masked element never meets a NaN or an infinity. Register tiles are TILE_M rows
+ * high; where an operand holds such a value they are one row high, which leaves just the elements
+ * seen (with BF16 units: and their neighbour in the unit, which shares the block).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/attention_backward_rows_body.h"
+
+enum {
+    TILE_Q = MXA_BACKWARD_TILE_Q,
+    TILE_K = MXA_BACKWARD_TILE_K,
+    STEP = TILE_K + MXA_BACKWARD_PAD, /* of rows of keys in P, dS */
+    WIDTH = 2 * VEC_LANES             /* columns of a register tile */
+};
+
+_Static_assert(TILE_Q % MXA_BLOCK == 0 && TILE_K % MXA_BLOCK == 0, "tiles hold whole blocks");
+_Static_assert(MXA_BLOCK % TILE_M == 0, "a register tile lies in one block of tokens");
+_Static_assert(MXA_BLOCK % WIDTH == 0, "dimensions are padded to whole register tiles");
+_Static_assert(TILE_M % UNIT_DEPTH == 0, "padding rows complete units");
+
+/* Scratch of one worker. */
+typedef struct space {
+    unit *k_lanes;            /* panels (TILE_K/WIDTH, units of D, WIDTH): for scores */
+    unit *v_lanes;            /* the same of v, for dprobs */
+    unit *rows;               /* (TILE_K, units of a row): k, then v, before they become lanes */
+    unit *k_units;            /* (TILE_K/UNIT_DEPTH, lane_units): for dQ */
+    float *p, *ds;            /* (TILE_Q, STEP) */
+    float *slope;             /* (TILE_Q, STEP) */
+    unit *p_units, *ds_units; /* (TILE_Q/UNIT_DEPTH, STEP): contracted over queries */
+    unit *ds_rows;            /* (TILE_Q, STEP/UNIT_DEPTH): contracted over keys */
+    float *dk, *dv;           /* (TILE_K, dims) */
+    float *partial;           /* (TILE_Q, dims): dQ of one step, reduced in FP16 */
+} space;
+
+/* A tile of keys, and a tile of queries of one head before it. */
+typedef struct tile_keys {
+    int64_t b, kv_head, first;
+    int count;
+    int special; /* k holds a NaN or an infinity */
+} tile_keys;
+
+typedef struct tile_rows {
+    int64_t head, first;
+    int count; /* rows; up to the next multiple of TILE_M rows are zeros */
+    int padded;
+    int full;                      /* every row sees every key */
+    int special;                   /* q or dO holds a NaN or an infinity */
+    int low[TILE_Q], high[TILE_Q]; /* keys of the tile that a row sees */
+    const unit *q_rows, *q_units, *dout_rows, *dout_units;
+    const float *lse2, *delta;
+    float *dq;
+} tile_rows;
+
+/* Carves scratch; returns its bytes. */
+static int64_t carve(const mxattn_attention_problem *problem, void *scratch, space *s)
+{
+    const int64_t unit_bytes = (int64_t)sizeof(unit), float_bytes = (int64_t)sizeof(float);
+    const int64_t dims = mxa_round_up(problem->head_dim, MXA_BLOCK);
+    const int64_t dims_v = mxa_round_up(problem->head_dim_v, MXA_BLOCK);
+    const int64_t most = dims > dims_v ? dims : dims_v;
+    const int64_t tile = TILE_Q * STEP;
+    mxa_arena at = {scratch, 0};
+
+    s->k_lanes = mxa_arena_take(&at, TILE_K * units_along_dims(dims) * unit_bytes);
+    s->v_lanes = mxa_arena_take(&at, TILE_K * units_along_dims(dims_v) * unit_bytes);
+    s->rows = mxa_arena_take(&at, TILE_K * units_along_dims(most) * unit_bytes);
+    s->k_units = mxa_arena_take(&at, TILE_K / UNIT_DEPTH * (dims + MXA_BACKWARD_PAD) * unit_bytes);
+    s->p = mxa_arena_take(&at, tile * float_bytes);
+    s->ds = mxa_arena_take(&at, tile * float_bytes);
+    s->slope = mxa_arena_take(&at, problem->softcap > 0 ? tile * float_bytes : 0);
+    if (UNIT_DEPTH == 1) {
+        s->p_units = (unit *)(void *)s->p;
+        s->ds_units = s->ds_rows = (unit *)(void *)s->ds;
+    } else {
+        s->p_units = mxa_arena_take(&at, tile / UNIT_DEPTH * unit_bytes);
+        s->ds_units = mxa_arena_take(&at, tile / UNIT_DEPTH * unit_bytes);
+        s->ds_rows = mxa_arena_take(&at, tile / UNIT_DEPTH * unit_bytes);
+    }
+    s->dk = mxa_arena_take(&at, TILE_K * dims * float_bytes);
+    s->dv = mxa_arena_take(&at, TILE_K * dims_v * float_bytes);
+    s->partial = mxa_arena_take(&at, TILE_Q * dims * float_bytes);
+    return at.used;
+}
+
+static int64_t scratch_bytes(const mxattn_attention_problem *problem)
+{
+    space s;
+
+    return carve(problem, NULL, &s);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Products: c (+)= a * b, m rows high (TILE_M or 1), WIDTH columns wide
+ * --------------------------------------------------------------------------------------------- */
+
+VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
+                        int64_t a_step, const unit *b, int64_t b_step, int64_t units)
+{
+    tile_sum sum;
+
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < 2; j++)
+            sum[i][j] = keep ? vec_load(c + i * c_row + j * VEC_LANES) : vec_set(0.0f);
+    tile_dot_part(sum, m, 2, a, a_row, a_step, b, b_step, units);
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < 2; j++)
+            vec_store(c + i * c_row + j * VEC_LANES, sum[i][j]);
+}
+
+/* WHY noinline: the register allocation of these loops must not depend on what surrounds them. */
+#define NOINLINE static __attribute__((noinline))
+
+/* a: rows of units. */
+NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
+                           const unit *b, int64_t b_step, int64_t units)
+{
+    product(TILE_M, c, c_row, keep, a, a_row, 1, b, b_step, units);
+}
+
+/* a: columns, the rows of c side by side. */
+NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a, int64_t a_step,
+                              const unit *b, int64_t b_step, int64_t units)
+{
+    product(TILE_M, c, c_row, keep, a, 1, a_step, b, b_step, units);
+}
+
+/* One row of c. */
+NOINLINE void product_one(float *c, int keep, const unit *a, int64_t a_step, const unit *b,
+                          int64_t b_step, int64_t units)
+{
+    product(1, c, 0, keep, a, 0, a_step, b, b_step, units);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * load
+ * --------------------------------------------------------------------------------------------- */
+
+/* Rows of a tile of keys become panels of lanes. */
+static void lanes_from_rows(const unit *rows, int64_t units, int64_t padded, unit *lanes)
+{
+    for (int64_t key = 0; key < padded; key += VEC_LANES)
+        units_transpose(rows + key * units, units, units,
+                        lanes + key / WIDTH * units * WIDTH + key % WIDTH, WIDTH);
+}
+
+static void load(const mxa_backward_job *job, const space *s, tile_keys *keys)
+{
+    const mxa_sequence *sequence = &job->sequences_k[keys->b];
+    const int64_t padded = mxa_round_up(keys->count, MXA_BLOCK);
+    const int64_t units = units_along_dims(job->problem->head_dim);
+    const int64_t units_v = units_along_dims(job->problem->head_dim_v);
+    mxa_operand k, k_lanes, v;
+
+    mxa_operand_open(&k, &job->k, sequence, keys->b, keys->kv_head);
+    mxa_operand_open(&k_lanes, &job->k_lanes, sequence, keys->b, keys->kv_head);
+    mxa_operand_open(&v, &job->v, sequence, keys->b, keys->kv_head);
+    load_tokens(&k, keys->first, keys->count, padded, s->rows, units, NULL, 0);
+    lanes_from_rows(s->rows, units, padded, s->k_lanes);
+    load_tokens(&v, keys->first, keys->count, padded, s->rows, units_v, NULL, 0);
+    lanes_from_rows(s->rows, units_v, padded, s->v_lanes);
+    keys->special = load_tokens(&k_lanes, keys->first, keys->count, padded, NULL, 0, s->k_units,
+                                job->sizes.lane_units);
+    memset(s->dk, 0, (size_t)(padded * job->sizes.dims) * sizeof(float));
+    memset(s->dv, 0, (size_t)(padded * job->sizes.dims_v) * sizeof(float));
+}
+
+/* Finds a tile of queries and its mask; 0 when no row sees a key of the tile. */
+static int open_rows(const mxa_backward_job *job, const mxa_mask *mask, const tile_keys *keys,
+                     int64_t split, tile_rows *rows)
+{
+    const mxa_backward_sizes *sizes = &job->sizes;
+    const mxa_sequence *sequence = &job->sequences_q[keys->b];
+    const int64_t left = sequence->used - rows->first;
+    const int64_t block = sequence->block + rows->first / MXA_BLOCK;
+    const int64_t row = rows->head * sizes->blocks_q * MXA_BLOCK + block * MXA_BLOCK;
+    int seen = 0;
+
+    rows->count = left < TILE_Q ? (int)left : TILE_Q;
+    rows->padded = (int)mxa_round_up(rows->count, TILE_M);
+    rows->full = 1;
+    for (int r = 0; r < rows->padded; r++) {
+        const mxa_interval interval = mxa_mask_row(mask, rows->first + r);
+        const int64_t low = interval.low - keys->first, high = interval.high - keys->first;
+
+        rows->low[r] = low < 0 ? 0 : low > keys->count ? keys->count : (int)low;
+        rows->high[r] = high < 0 ? 0 : high > keys->count ? keys->count : (int)high;
+        if (r >= rows->count)
+            rows->low[r] = rows->high[r] = rows->high[rows->count - 1];
+        else if (rows->low[r] > 0 || rows->high[r] < keys->count)
+            rows->full = 0;
+        seen |= rows->low[r] < rows->high[r];
+    }
+    rows->special = job->special[rows->head * sizes->blocks_q + block];
+    if (rows->count > MXA_BLOCK)
+        rows->special |= job->special[rows->head * sizes->blocks_q + block + 1];
+    rows->q_rows = (const unit *)job->q_rows + row * sizes->row_units;
+    rows->q_units = (const unit *)job->q_units + row / UNIT_DEPTH * sizes->lane_units;
+    rows->dout_rows = (const unit *)job->dout_rows + row * sizes->row_units_v;
+    rows->dout_units = (const unit *)job->dout_units + row / UNIT_DEPTH * sizes->lane_units_v;
+    rows->lse2 = job->lse2 + row;
+    rows->delta = job->delta + row;
+    rows->dq = job->dq_splits +
+               (split * job->problem->heads * sizes->blocks_q * MXA_BLOCK + row) * sizes->dims;
+    return seen;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * scores, probs, dprobs, dscores
+ * --------------------------------------------------------------------------------------------- */
+
+/* c_ij = a_i . b_j where row i or one of its register tile sees key j or one of its. */
+static void rows_times_keys(const tile_rows *rows, float *c, const unit *a, int64_t a_row,
+                            const unit *lanes, int64_t units, int64_t lane_units)
+{
+    const int last = rows->high[rows->padded - 1];
+
+    for (int j = rows->low[0] / WIDTH * WIDTH; j < last; j += WIDTH)
+        for (int r = 0; r < rows->padded; r += TILE_M)
+            if (rows->low[r] < j + WIDTH && rows->high[r + TILE_M - 1] > j)
+                product_rows(c + r * STEP + j, STEP, 0, a + r * a_row, a_row,
+                             lanes + (int64_t)(j / WIDTH) * lane_units * WIDTH, WIDTH, units);
+}
+
+static int64_t units_of(int64_t elements)
+{
+    return (elements + UNIT_DEPTH - 1) / UNIT_DEPTH;
+}
+
+static void scores(const mxa_backward_job *job, const space *s, const tile_rows *rows)
+{
+    const int64_t dims = job->problem->head_dim;
+
+    rows_times_keys(rows, s->p, rows->q_rows, job->sizes.row_units, s->k_lanes, units_of(dims),
+                    units_along_dims(dims));
+}
+
+static void dprobs(const mxa_backward_job *job, const space *s, const tile_rows *rows)
+{
+    const int64_t dims = job->problem->head_dim_v;
+
+    rows_times_keys(rows, s->ds, rows->dout_rows, job->sizes.row_units_v, s->v_lanes,
+                    units_of(dims), units_along_dims(dims));
+}
+
+/* Vectors are whole ones: what lies before low or behind high is cleared by dscores. */
+static void probs(const mxa_backward_job *job, const space *s, const tile_rows *rows)
+{
+    const double scale = job->problem->softmax_scale, cap = job->problem->softcap;
+    const int capped = cap > 0;
+    const vec factor = vec_set((float)(capped ? scale / cap : scale * log2_e));
+    const vec cap_log2 = vec_set((float)(cap * log2_e));
+
+    for (int r = 0; r < rows->count; r++) {
+        const vec minus_lse2 = vec_set(-rows->lse2[r]);
+        float *p = s->p + r * STEP, *slope = s->slope + r * STEP;
+
+        for (int j = rows->low[r] / VEC_LANES * VEC_LANES; j < rows->high[r]; j += VEC_LANES) {
+            const vec x = vec_load(p + j);
+
+            if (!capped) {
+                vec_store(p + j, vec_exp2(vec_fma(x, factor, minus_lse2)));
+                continue;
+            }
+            const vec t = vec_tanh(vec_mul(x, factor));
+            vec_store(p + j, vec_exp2(vec_fma(t, cap_log2, minus_lse2)));
+            vec_store(slope + j, vec_sub(vec_set(1.0f), vec_mul(t, t)));
+        }
+    }
+}
+
+/* x where a row sees the key, else 0; key: of lane 0. */
+VEC_INLINE vec seen_only(vec x, ivec key, int low, int high)
+{
+    const vec zero = vec_set(0.0f);
+
+    x = vec_select(ivec_less(key, ivec_set(low)), zero, x);
+    return vec_select(ivec_less(key, ivec_set(high)), x, zero);
+}
+
+VEC_INLINE ivec lane_numbers(void)
+{
+    static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+    return ivec_load(numbers);
+}
+
+/* One row of dS and P. */
+static void dscores_row(const mxa_backward_job *job, const float *slope, float delta, int low,
+                        int high, int width, float *p_row, float *ds_row)
+{
+    const vec zero = vec_set(0.0f), minus_delta = vec_set(-delta);
+    const int first = low / VEC_LANES * VEC_LANES;
+    int j = 0;
+
+    for (; j < (low < high ? first : width); j += VEC_LANES) {
+        vec_store(p_row + j, zero);
+        vec_store(ds_row + j, zero);
+    }
+    for (; j < high; j += VEC_LANES) {
+        vec p = vec_load(p_row + j);
+        vec ds = vec_mul(p, vec_add(vec_load(ds_row + j), minus_delta));
+
+        if (slope)
+            ds = vec_mul(ds, vec_load(slope + j));
+        if (j < low || j + VEC_LANES > high) {
+            const ivec key = ivec_add(lane_numbers(), ivec_set(j));
+
+            p = seen_only(p, key, low, high);
+            ds = seen_only(ds, key, low, high);
+        }
+        vec_store(p_row + j, job->e4m3 ? vec_round_e4m3(p) : vec_round_bf16(p));
+        vec_store(ds_row + j, job->e4m3 ? ds : vec_round_bf16(ds));
+    }
+    for (; j < width; j += VEC_LANES) {
+        vec_store(p_row + j, zero);
+        vec_store(ds_row + j, zero);
+    }
+}
+
+/* Rounds a block of 32 queries and 32 keys to E4M3 under one scale, in place. Masked elements are 0
+ * and stay so, also where the scale is NaN. */
+static void round_block(float *ds, const int *low, const int *high, int key)
+{
+    vec most = vec_set(0.0f);
+    float lanes[VEC_LANES];
+    uint32_t amax_bits = 0;
+
+    for (int r = 0; r < MXA_BLOCK; r++)
+        for (int j = 0; j < MXA_BLOCK; j += VEC_LANES) {
+            const vec x = vec_abs(vec_load(ds + r * STEP + j));
+
+            most = vec_select(ivec_less(vec_bits(most), vec_bits(x)), x, most);
+        }
+    vec_store(lanes, most);
+    for (int l = 0; l < VEC_LANES; l++) {
+        uint32_t bits;
+
+        memcpy(&bits, &lanes[l], sizeof(bits));
+        amax_bits = bits > amax_bits ? bits : amax_bits;
+    }
+    if (amax_bits == 0)
+        return;
+
+    /* vec_round_e4m3 rounds at 2^-8. Both factors are exact, and so is the product back. */
+    const uint8_t scale = mxa_e8m0_from_amax(amax_bits, MXATTN_E4M3, MXATTN_RCEIL);
+    const vec down = vec_set(scale == MXA_SCALE_NAN ? mxa_e8m0_to_f32(scale)
+                                                    : mxa_e8m0_to_f32((uint8_t)(254 - scale)));
+    const vec up = vec_set(mxa_e8m0_to_f32(scale));
+
+    for (int r = 0; r < MXA_BLOCK; r++)
+        for (int j = 0; j < MXA_BLOCK; j += VEC_LANES) {
+            const vec x = vec_mul(vec_mul(vec_load(ds + r * STEP + j), down), vec_set(0x1p-8f));
+            const vec y = vec_mul(vec_mul(vec_round_e4m3(x), vec_set(0x1p8f)), up);
+            const ivec keys = ivec_add(lane_numbers(), ivec_set(key + j));
+
+            vec_store(ds + r * STEP + j, seen_only(y, keys, low[r], high[r]));
+        }
+}
+
+/* P and dS of all rows, padding included, as operands of the gradients. */
+static void dscores(const mxa_backward_job *job, const space *s, tile_rows *rows, int keys)
+{
+    const int capped = job->problem->softcap > 0;
+    const int width = (int)mxa_round_up(keys, MXA_BLOCK);
+
+    for (int r = 0; r < rows->padded; r++)
+        dscores_row(job, capped ? s->slope + r * STEP : NULL,
+                    r < rows->count ? rows->delta[r] : 0.0f, rows->low[r], rows->high[r], width,
+                    s->p + r * STEP, s->ds + r * STEP);
+    if (job->e4m3) {
+        const int whole = (int)mxa_round_up(rows->count, MXA_BLOCK);
+
+        for (int r = rows->padded; r < whole; r++) {
+            memset(s->ds + r * STEP, 0, (size_t)width * sizeof(float));
+            rows->low[r] = rows->high[r] = 0;
+        }
+        for (int r = 0; r < whole; r += MXA_BLOCK)
+            for (int j = 0; j < width; j += MXA_BLOCK)
+                round_block(s->ds + r * STEP + j, rows->low + r, rows->high + r, j);
+    }
+    for (int r = 0; UNIT_DEPTH > 1 && r < rows->padded; r += UNIT_DEPTH)
+        for (int j = 0; j < width; j += VEC_LANES) {
+            vec p[UNIT_DEPTH], ds[UNIT_DEPTH];
+
+            for (int i = 0; i < UNIT_DEPTH; i++) {
+                p[i] = vec_load(s->p + (r + i) * STEP + j);
+                ds[i] = vec_load(s->ds + (r + i) * STEP + j);
+            }
+            unit_store(s->p_units + r / UNIT_DEPTH * STEP + j, unit_join(p));
+            unit_store(s->ds_units + r / UNIT_DEPTH * STEP + j, unit_join(ds));
+        }
+    for (int r = 0; UNIT_DEPTH > 1 && r < rows->padded; r++)
+        units_from_row(s->ds + r * STEP, width, s->ds_rows + r * (STEP / UNIT_DEPTH));
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * grads
+ * --------------------------------------------------------------------------------------------- */
+
+/* grad_j += sum_i weights_ij x_i over the rows i that see key j. */
+static void grads_of_keys(const tile_rows *rows, int keys, int height, const unit *weights,
+                          const unit *x, int64_t x_step, float *grad, int64_t dims)
+{
+    int first[TILE_K], units[TILE_K];
+    int begin = 0, end = 0;
+
+    for (int j = 0; j < keys; j += height) {
+        while (begin < rows->count && rows->high[begin] <= j)
+            begin++;
+        while (end < rows->count && rows->low[end] < j + height)
+            end++;
+        first[j] = begin / UNIT_DEPTH;
+        units[j] = begin < end ? (int)units_of(end) - first[j] : 0;
+    }
+    for (int64_t d = 0; d < dims; d += WIDTH)
+        for (int j = 0; j < keys; j += height) {
+            const unit *a = weights + first[j] * STEP + j, *b = x + first[j] * x_step + d;
+
+            if (units[j] > 0 && height == TILE_M)
+                product_columns(grad + j * dims + d, dims, 1, a, STEP, b, x_step, units[j]);
+            else if (units[j] > 0)
+                product_one(grad + j * dims + d, 1, a, STEP, b, x_step, units[j]);
+        }
+}
+
+/* dQ += partial * 2^e, product and sum rounded to FP16. */
+static void add_f16(float *dq, const float *partial, int64_t count, int e)
+{
+    vec factor[2];
+
+    power_of_two(e, factor);
+    for (int64_t i = 0; i < count; i += VEC_LANES) {
+        const vec x = vec_mul(vec_mul(vec_load(partial + i), factor[0]), factor[1]);
+
+        vec_store(dq + i, round_f16(vec_add(vec_load(dq + i), round_f16(x))));
+    }
+}
+
+/* dQ_i += sum_j ds_ij k_j over the keys j that row i sees. */
+static void grads_of_rows(const mxa_backward_job *job, const space *s, const tile_rows *rows,
+                          const tile_keys *keys)
+{
+    const int64_t dims = job->sizes.dims, step = job->sizes.lane_units;
+    const int height = keys->special ? 1 : TILE_M;
+    const int count = keys->special ? rows->count : rows->padded;
+    float *dq = job->fp16 ? s->partial : rows->dq;
+
+    for (int64_t d = 0; d < dims; d += WIDTH)
+        for (int r = 0; r < count; r += height) {
+            const int first = rows->low[r] / UNIT_DEPTH;
+            const int64_t units = units_of(rows->high[r + height - 1]) - first;
+            const unit *a = s->ds_rows + r * (STEP / UNIT_DEPTH) + first;
+            const unit *b = s->k_units + first * step + d;
+
+            if (height == TILE_M)
+                product_rows(dq + r * dims + d, dims, !job->fp16, a, STEP / UNIT_DEPTH, b, step,
+                             units);
+            else
+                product_one(dq + r * dims + d, !job->fp16, a, 1, b, step, units);
+        }
+    if (job->fp16)
+        add_f16(rows->dq, dq, count * dims,
+                job->exponent[keys->b * job->problem->heads + rows->head]);
+}
+
+static void grads(const mxa_backward_job *job, const space *s, const tile_rows *rows,
+                  const tile_keys *keys)
+{
+    const mxa_backward_sizes *sizes = &job->sizes;
+    const int height = rows->special ? 1 : TILE_M;
+    /* Keys up to the next multiple of TILE_M have P = dS = 0. */
+    const int count = rows->special ? keys->count : (int)mxa_round_up(keys->count, TILE_M);
+
+    grads_of_keys(rows, count, height, s->p_units, rows->dout_units, sizes->lane_units_v, s->dv,
+                  sizes->dims_v);
+    grads_of_keys(rows, count, height, s->ds_units, rows->q_units, sizes->lane_units, s->dk,
+                  sizes->dims);
+    grads_of_rows(job, s, rows, keys);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * finish, and the task
+ * --------------------------------------------------------------------------------------------- */
+
+static void finish(const mxa_backward_job *job, const space *s, const tile_keys *keys)
+{
+    const mxa_sequence *sequence = &job->sequences_k[keys->b];
+    const vec scale = vec_set((float)job->problem->softmax_scale);
+
+    for (int j = 0; j < keys->count; j++) {
+        float *dk = s->dk + j * job->sizes.dims;
+
+        for (int64_t d = 0; d < job->sizes.dims; d += VEC_LANES)
+            vec_store(dk + d, vec_mul(vec_load(dk + d), scale));
+        store_row(&job->dk, sequence, keys->first + j, keys->kv_head, dk);
+        store_row(&job->dv, sequence, keys->first + j, keys->kv_head,
+                  s->dv + j * job->sizes.dims_v);
+    }
+}
+
+/* dQ of this split starts at 0. */
+static void clear_dq(const mxa_backward_job *job, int64_t b, int64_t head, int64_t split)
+{
+    const mxa_sequence *sequence = &job->sequences_q[b];
+    const int64_t rows = job->sizes.blocks_q * MXA_BLOCK;
+    const int64_t row = (split * job->problem->heads + head) * rows + sequence->block * MXA_BLOCK;
+    const int64_t count = mxa_round_up(sequence->used, MXA_BLOCK);
+
+    memset(job->dq_splits + row * job->sizes.dims, 0,
+           (size_t)(count * job->sizes.dims) * sizeof(float));
+}
+
+static void keys_task(void *arg, int64_t task, int32_t worker)
+{
+    const mxa_backward_job *job = arg;
+    const int64_t kv_heads = job->problem->kv_heads, split = task % job->sizes.splits;
+    const int64_t unit_task = task / job->sizes.splits;
+    tile_keys keys = {.b = unit_task / kv_heads, .kv_head = unit_task % kv_heads};
+    const int64_t splits = mxa_backward_splits(job, keys.b);
+    const int64_t used_q = job->sequences_q[keys.b].used, used_k = job->sequences_k[keys.b].used;
+    const mxa_mask mask = mxa_mask_make(job->problem, used_q, used_k);
+    const int64_t first_head = keys.kv_head * job->group;
+    space s;
+
+    if (split >= splits)
+        return;
+    carve(job->problem, job->scratch + worker * job->sizes.scratch_bytes, &s);
+    for (int64_t head = first_head; head < first_head + job->group; head++)
+        clear_dq(job, keys.b, head, split);
+    for (keys.first = split * TILE_K; keys.first < used_k; keys.first += splits * TILE_K) {
+        const int64_t left = used_k - keys.first;
+
+        keys.count = left < TILE_K ? (int)left : TILE_K;
+        load(job, &s, &keys);
+        for (int64_t head = first_head; head < first_head + job->group; head++)
+            for (int64_t first = 0; first < used_q; first += TILE_Q) {
+                tile_rows rows = {.head = head, .first = first};
+
+                if (!open_rows(job, &mask, &keys, split, &rows))
+                    continue;
+                scores(job, &s, &rows);
+                probs(job, &s, &rows);
+                dprobs(job, &s, &rows);
+                dscores(job, &s, &rows, keys.count);
+                grads(job, &s, &rows, &keys);
+            }
+        finish(job, &s, &keys);
+    }
+}
+
+const mxa_backward_kernel VEC_NAME(mxa_backward) = {
+    .isa = VEC_ISA,
+    .unit_depth = UNIT_DEPTH,
+    .scratch_bytes = scratch_bytes,
+    .norms = norms_task,
+    .rows = rows_task,
+    .keys = keys_task,
+    .finish = finish_task,
+};
