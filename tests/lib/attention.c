@@ -314,35 +314,61 @@ mxattn_status mxt_attention_backward(mxt_attention *a)
     return status;
 }
 
-void mxt_requantize(const mxt_attention *a, const mxattn_tensor *wide, float *values)
+static mxattn_quantize_args quantize_args(const mxt_attention *a, const mxattn_tensor *wide)
 {
-    const int64_t *shape = wide->shape;
-    const int64_t count = shape[0] * shape[1] * shape[2] * shape[3];
-    const mxattn_axis axis = wide->tags.block == MXATTN_BLOCK_COLUMN ? MXATTN_SEQ : MXATTN_HDIM;
-    mxattn_tensor quantized, back;
-    mxattn_tensor_view(&quantized, MXATTN_E4M3, mxt_guard_end((size_t)count), 4, shape);
-    mxattn_tensor_view(&back, MXATTN_F32, values, 4, shape);
-    quantized.tags = wide->tags;
-    quantized.tags.dtype = MXATTN_E4M3;
-    mxattn_scales *scales = &quantized.scales[axis];
-    scales->layout = MXATTN_LINEAR;
-    int64_t bytes = 0;
-    CHECK_STATUS(MXATTN_OK, mxattn_scales_bytes(&quantized.tags, axis, MXATTN_LINEAR, shape[0],
-                                                shape[1], NULL, shape[2], shape[3], &bytes));
-    scales->data = mxt_guard_end((size_t)bytes);
-
+    const int of_q = wide == &a->tensor_q || wide == &a->tensor_dout;
     mxattn_quantize_args args;
     mxattn_quantize_args_init(&args);
     args.backend = a->problem.backend;
+    args.sequences.cu_seqlens = of_q ? a->cu_q : a->cu_k;
+    args.sequences.seqused = of_q ? a->used_q : a->used_k;
+    args.sequences.batch = a->cu_q ? a->batch : 0;
+    return args;
+}
+
+mxattn_tensor mxt_quantized(const mxt_attention *a, const mxattn_tensor *wide, mxattn_axis axis,
+                            mxattn_scale_layout layout)
+{
+    mxattn_quantize_args args = quantize_args(a, wide);
+    const int64_t *shape = wide->shape, *last = shape + wide->ndim - 2;
+    int64_t count = 1, bytes = 0;
+    for (int i = 0; i < wide->ndim; i++)
+        count *= shape[i];
+    mxattn_tensor quantized;
+    mxattn_tensor_view(&quantized, MXATTN_E4M3, mxt_guard_end((size_t)count), wide->ndim, shape);
+    quantized.tags = wide->tags;
+    quantized.tags.dtype = MXATTN_E4M3;
+    quantized.scales[axis].layout = layout;
+    CHECK_STATUS(MXATTN_OK,
+                 mxattn_scales_bytes(&quantized.tags, axis, layout, a->batch, shape[1],
+                                     args.sequences.cu_seqlens, last[0], last[1], &bytes));
+    quantized.scales[axis].data = mxt_guard_end((size_t)bytes);
+
     mxattn_tensor plain = *wide;
     plain.tags = (mxattn_tags){.dtype = MXATTN_F32};
     args.wide = &plain;
     args.quantized = &quantized;
     CHECK_STATUS(MXATTN_OK, mxattn_quantize(a->context, &args));
+    return quantized;
+}
+
+void mxt_quantized_free(mxattn_tensor *quantized)
+{
+    mxt_guard_free(quantized->data);
+    mxt_guard_free(quantized->scales[MXATTN_HDIM].data);
+    mxt_guard_free(quantized->scales[MXATTN_SEQ].data);
+    memset(quantized, 0, sizeof *quantized);
+}
+
+void mxt_requantize(const mxt_attention *a, const mxattn_tensor *wide, float *values)
+{
+    mxattn_quantize_args args = quantize_args(a, wide);
+    mxattn_tensor quantized = mxt_quantized(a, wide, MXATTN_HDIM, MXATTN_LINEAR), back;
+    mxattn_tensor_view(&back, MXATTN_F32, values, wide->ndim, wide->shape);
     args.wide = &back;
+    args.quantized = &quantized;
     CHECK_STATUS(MXATTN_OK, mxattn_dequantize(a->context, &args));
-    mxt_guard_free(quantized.data);
-    mxt_guard_free(scales->data);
+    mxt_quantized_free(&quantized);
 }
 
 mxattn_status mxt_attention_exact(const mxt_attention *a, mxt_attention *exact, int backward)

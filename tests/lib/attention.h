@@ -98,7 +98,14 @@ void mxt_set(float *array, int64_t count, float value);
 mxattn_status mxt_attention_forward(mxt_attention *a);
 mxattn_status mxt_attention_backward(mxt_attention *a);
 
-/* Quantizes a dense FP32 operand by its tags and writes what it then stands for. */
+/* An operand (a->tensor_q, tensor_k, tensor_v or tensor_dout) quantized to E4M3 by its tags, with
+ * one scale array on `axis`; put it in the operand's place, with tags that name E4M3 in the
+ * problem. Memory between guard pages, freed by mxt_quantized_free. */
+mxattn_tensor mxt_quantized(const mxt_attention *a, const mxattn_tensor *wide, mxattn_axis axis,
+                            mxattn_scale_layout layout);
+void mxt_quantized_free(mxattn_tensor *quantized);
+
+/* What a dense operand stands for once it is quantized by its tags. */
 void mxt_requantize(const mxt_attention *a, const mxattn_tensor *wide, float *values);
 
 /* The same problem, inputs and options in float64 without quantization, with outputs of its own. */
