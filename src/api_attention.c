@@ -45,8 +45,9 @@ mxattn_status mxattn_prepare(const mxattn_plan *plan, const mxattn_attention_arg
     return run(plan, args, MXA_PREPARE);
 }
 
-/* The longest sequence of offsets that the run will check; 0 where they cannot even be read. */
-static int64_t longest(const int32_t *cu_seqlens, int64_t batch)
+/* The longest sequence of offsets that the run has yet to check: no more than there are tokens, so
+ * that garbage asks for no memory; 0 where the offsets cannot even be read. */
+static int64_t longest(const int32_t *cu_seqlens, int64_t batch, int64_t tokens)
 {
     int64_t most = 0;
     if (!cu_seqlens || (uintptr_t)cu_seqlens % sizeof *cu_seqlens != 0)
@@ -56,7 +57,7 @@ static int64_t longest(const int32_t *cu_seqlens, int64_t batch)
         if (length > most)
             most = length;
     }
-    return most;
+    return most < tokens ? most : tokens;
 }
 
 static void fill(int64_t *bound, int64_t actual)
@@ -84,8 +85,8 @@ static mxattn_status fill_bounds(const mxattn_attention_args *args,
             problem->batch = args->batch;
         problem->total_q = q.shape[0];
         problem->total_k = k.shape[0];
-        fill(&problem->max_seqlen_q, longest(args->cu_seqlens_q, problem->batch));
-        fill(&problem->max_seqlen_k, longest(args->cu_seqlens_k, problem->batch));
+        fill(&problem->max_seqlen_q, longest(args->cu_seqlens_q, problem->batch, q.shape[0]));
+        fill(&problem->max_seqlen_k, longest(args->cu_seqlens_k, problem->batch, k.shape[0]));
     } else {
         problem->batch = q.shape[0];
         fill(&problem->max_seqlen_q, q.shape[1]);

@@ -136,3 +136,14 @@ int mxt_attention_call_untouched(const mxt_attention_call *call)
         untouched &= !call->written[i] || all_ones(call->memory[i], call->bytes[i]);
     return untouched;
 }
+
+const char *mxt_attention_call_missing(mxattn_backend backend)
+{
+    mxt_attention_call call;
+    mxattn_plan *plan = NULL;
+    mxt_attention_call_init(&call, backend, MXATTN_DENSE);
+    const mxattn_status status = mxattn_plan_create(NULL, &call.problem, &plan);
+    mxattn_plan_destroy(plan);
+    mxt_attention_call_free(&call);
+    return status == MXATTN_UNSUPPORTED ? mxattn_last_error() : NULL;
+}

@@ -32,6 +32,9 @@ void mxt_attention_call_init(mxt_attention_call *call, mxattn_backend backend,
                              mxattn_format format);
 void mxt_attention_call_free(mxt_attention_call *call);
 
+/* Why the backend runs no attention, or NULL. */
+const char *mxt_attention_call_missing(mxattn_backend backend);
+
 /* 1 when every output still holds its NaN filling. */
 int mxt_attention_call_untouched(const mxt_attention_call *call);
 
