@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-mxc_error mxc_compare(const float *got, const float *right, int64_t count, double scale)
+mxc_error mxc_compare(const float *got, const float *right, int64_t count)
 {
     double difference = 0, size = 0, got_size = 0, product = 0, largest = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -15,18 +15,20 @@ mxc_error mxc_compare(const float *got, const float *right, int64_t count, doubl
             continue;
         double d = g - r;
         if (!isfinite(d))
-            return (mxc_error){.rms = (double)INFINITY, .max = (double)INFINITY};
+            return (mxc_error){
+                .rms = (double)INFINITY, .absolute = (double)INFINITY, .max = (double)INFINITY};
         difference += d * d;
         size += r * r;
         got_size += g * g;
         product += g * r;
         largest = fmax(largest, fabs(d));
     }
-    double root = sqrt(size), least = scale * sqrt((double)count);
     mxc_error error = {.max = largest, .cosine = 1};
-    if (difference > 0)
-        error.rms = sqrt(difference) / fmax(root, least);
-    if (size > 0 || got_size > 0)
-        error.cosine = product / (root * sqrt(got_size));
+    if (difference > 0) {
+        error.absolute = sqrt(difference / (double)count);
+        error.rms = sqrt(difference / size);
+    }
+    if (size > 0 && got_size > 0)
+        error.cosine = product / sqrt(size * got_size);
     return error;
 }

@@ -43,6 +43,27 @@ static void watch_signals(void)
             (void)signal(signals[i], remove_pending);
 }
 
+/* The full name of a file that may not exist yet, with links resolved; NULL and errno where its
+ * folder does not exist. Freed with free. */
+static char *full_name(const char *path)
+{
+    char *resolved = realpath(path, NULL);
+    if (resolved || errno != ENOENT)
+        return resolved;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    resolved = folder ? realpath(folder, NULL) : NULL;
+    free(folder);
+    if (!resolved)
+        return NULL;
+    const char *name = slash ? slash + 1 : path;
+    size_t bytes = strlen(resolved) + strlen(name) + 2;
+    char *full = mxc_tool_alloc(bytes);
+    (void)snprintf(full, bytes, "%s/%s", resolved, name);
+    free(resolved);
+    return full;
+}
+
 FILE *mxc_output_open(const char *option, const char *path)
 {
     struct stat status;
@@ -53,7 +74,7 @@ FILE *mxc_output_open(const char *option, const char *path)
     int exists = stat(path, &status) == 0;
     if (exists && S_ISDIR(status.st_mode))
         mxc_die("%s %s is a folder; the name of a file is needed", option, path);
-    out->final = exists ? realpath(path, NULL) : strdup(path);
+    out->final = full_name(path);
     if (!out->final)
         mxc_die("%s %s cannot be written: %s", option, path, strerror(errno));
     for (int i = 0; i < output_count; i++)

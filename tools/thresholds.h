@@ -39,8 +39,9 @@
  * other data). What is left are those same elements. */
 #define MXC_MODEL_SHARE 0.1
 
-/* Below this nothing is judged: FP32 sums and outputs alone (2^-24 times the root of some hundred
- * additions), and answers that are zero but for rounding, as dQ of a row with one key. */
-#define MXC_FLOOR 2.0e-6
+/* Differences of fewer FP32 units than this, of the terms that were added up, are never past a
+ * limit: answers may be zero but for rounding, as dQ of a row with one key, where relative error
+ * says nothing. In units of 2^-24. */
+#define MXC_NOISE_UNITS 8
 
 #endif

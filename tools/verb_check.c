@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHILDREN = 4 };
+enum { KEY_LIMITS = 0x100, CHILDREN = 4 };
 enum { TRUTH, MODEL, KERNEL, PATHS };
 enum { O, LSE, DQ, DK, DV, RESULTS };
 enum { Q, K, V, DOUT, OPERANDS };
@@ -29,11 +29,17 @@ static const char *const result_names[RESULTS] = {"O", "LSE", "dQ", "dK", "dV"};
 
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    (void)arg;
-    if (key != ARGP_KEY_INIT)
+    mxc_parse_input *input = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        mxc_parse_children(state, CHILDREN);
+        return 0;
+    case KEY_LIMITS:
+        *(double *)input->own = mxc_parse_real("--limits", arg);
+        return 0;
+    default:
         return ARGP_ERR_UNKNOWN;
-    mxc_parse_children(state, CHILDREN);
-    return 0;
+    }
 }
 
 static const struct argp_child children[CHILDREN + 1] = {{&mxc_argp_sizes, 0, NULL, 0},
@@ -41,7 +47,10 @@ static const struct argp_child children[CHILDREN + 1] = {{&mxc_argp_sizes, 0, NU
                                                          {&mxc_argp_gradient, 0, NULL, 0},
                                                          {&mxc_argp_run, 0, NULL, 0},
                                                          {0}};
+static const struct argp_option own_options[] = {
+    {"limits", KEY_LIMITS, "X", 0, "Multiplies every limit (default 1)", 0}, {0}};
 static const struct argp argp = {
+    .options = own_options,
     .parser = parse,
     .children = children,
     .doc = "Compares the kernels' O, LSE, dQ, dK and dV with unquantized float64 and with the "
@@ -54,6 +63,7 @@ static const struct argp argp = {
 typedef struct check {
     const mxattn_context *context;
     const mxc_sizes *sizes;
+    double factor; /* of every limit */
     mxattn_attention_problem problems[PATHS];
     int64_t counts[RESULTS];
     float *operands[OPERANDS];
@@ -186,25 +196,48 @@ static limit fixed_limit(const check *c, int result)
     }
 }
 
+static double largest(const float *values, int64_t count)
+{
+    double most = 0;
+    for (int64_t i = 0; i < count; i++)
+        most = fmax(most, fabs((double)values[i]));
+    return most;
+}
+
+/* About the size of the terms whose sum a result is: what FP32 rounds. */
+static double term_size(const check *c, int result)
+{
+    double q = largest(c->operands[Q], c->counts[DQ]), k = largest(c->operands[K], c->counts[DK]);
+    double v = largest(c->operands[V], c->counts[DV]);
+    double dout = largest(c->operands[DOUT], c->counts[O]);
+    double dp = dout * v * sqrt((double)c->sizes->head_dim_v);
+    double root = sqrt((double)c->sizes->head_dim);
+    const double sizes[RESULTS] = {v, q * k, dp * k / root, dp * q / root, dout};
+    return sizes[result];
+}
+
 /* Prints one row of the table; returns 1 where it is past a limit. */
 static int judge(const check *c, mxc_data kind, int result)
 {
     int64_t count = c->counts[result];
     const float *truth = c->results[TRUTH][result], *model = c->results[MODEL][result];
     const float *kernel = c->results[KERNEL][result];
-    mxc_error model_truth = mxc_compare(model, truth, count, 0);
-    mxc_error kernel_truth = mxc_compare(kernel, truth, count, 0);
-    mxc_error kernel_model = mxc_compare(kernel, model, count, 0);
+    mxc_error model_truth = mxc_compare(model, truth, count);
+    mxc_error kernel_truth = mxc_compare(kernel, truth, count);
+    mxc_error kernel_model = mxc_compare(kernel, model, count);
 
-    limit against_truth = {MXC_MODEL_FACTOR * model_truth.rms + MXC_FLOOR, -1};
-    double against_model = MXC_MODEL_SHARE * model_truth.rms + MXC_FLOOR;
+    limit against_truth = {MXC_MODEL_FACTOR * model_truth.rms, -1};
+    double against_model = MXC_MODEL_SHARE * fmin(model_truth.rms, 1);
     if (is_ordinary(c, kind)) {
         against_truth = fixed_limit(c, result);
         against_model = MXC_MODEL_SHARE * against_truth.rms;
     }
-    int past = !(kernel_truth.rms <= against_truth.rms) ||
-               !(kernel_truth.cosine >= against_truth.cosine) ||
-               !(kernel_model.rms <= against_model);
+    against_truth.rms *= c->factor;
+    against_model *= c->factor;
+    double noise = MXC_NOISE_UNITS * 0x1p-24 * term_size(c, result);
+    int past = (!(kernel_truth.rms <= against_truth.rms) && kernel_truth.absolute > noise) ||
+               (!(kernel_truth.cosine >= against_truth.cosine) && kernel_truth.absolute > noise) ||
+               (!(kernel_model.rms <= against_model) && kernel_model.absolute > noise);
     (void)printf("%-10s%-4s %9.3e %9.3e %8.6f <= %8.2e   %9.3e %9.3e %8.6f <= %8.2e   %s\n",
                  mxc_data_name(kind), result_names[result], kernel_truth.rms, kernel_truth.max,
                  kernel_truth.cosine, against_truth.rms, kernel_model.rms, kernel_model.max,
@@ -237,11 +270,12 @@ int mxc_verb_check(int argc, char **argv)
 {
     mxc_options options;
     mxc_sizes sizes;
+    double factor = 1;
     mxc_options_init(&options);
-    mxc_parse(&argp, argc, argv, &options, NULL);
+    mxc_parse(&argp, argc, argv, &options, &factor);
     mxc_sizes_resolve(&options, &sizes);
     mxattn_context *context = mxc_run_context(&options, 0);
-    check c = {.context = context, .sizes = &sizes};
+    check c = {.context = context, .sizes = &sizes, .factor = factor};
     set_problems(&c, &options);
     allocate(&c);
 
