@@ -3,8 +3,11 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "backend.h"
+#include "cpu/attention_forward.h"
 #include "cpu/dispatch.h"
+#include "cpu/operand.h"
 #include "host_device.h"
+#include "status.h"
 
 static void cpu_query(const mxattn_context *context, mxattn_backend_info *info)
 {
@@ -13,6 +16,52 @@ static void cpu_query(const mxattn_context *context, mxattn_backend_info *info)
     info->threads = context->options.threads;
     info->isa = context->isa;
     info->isa_name = mxa_cpu_isa_name(context->isa);
+}
+
+/* What the kernels cannot do, apart from what no backend can. */
+static mxattn_status check_supported(const mxattn_attention_problem *problem)
+{
+    if (problem->head_dim % 8 != 0 || problem->head_dim > MXA_DIMS_MOST)
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.head_dim is %lld; backend cpu takes multiples of 8 up to %d",
+                        (long long)problem->head_dim, MXA_DIMS_MOST);
+    if (problem->head_dim_v > MXA_DIMS_MOST)
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.head_dim_v is %lld; backend cpu takes up to %d",
+                        (long long)problem->head_dim_v, MXA_DIMS_MOST);
+    if (problem->max_seqlen_q > INT32_MAX || problem->max_seqlen_k > INT32_MAX)
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.max_seqlen_q is %lld and max_seqlen_k is %lld; backend cpu takes "
+                        "sequences of up to %ld tokens",
+                        (long long)problem->max_seqlen_q, (long long)problem->max_seqlen_k,
+                        (long)INT32_MAX);
+    return MXATTN_OK;
+}
+
+static mxattn_status cpu_plan(mxattn_plan *plan)
+{
+    const mxattn_status status = check_supported(&plan->problem);
+
+    if (status != MXATTN_OK)
+        return status;
+    if (plan->info.intermediates == MXATTN_INTERMEDIATES_AUTO)
+        plan->info.intermediates = MXATTN_INTERMEDIATES_BF16;
+    if (plan->info.dq_reduce == MXATTN_DQ_REDUCE_AUTO)
+        plan->info.dq_reduce = MXATTN_DQ_REDUCE_FP32;
+    plan->problem.intermediates = plan->info.intermediates;
+    plan->problem.dq_reduce = plan->info.dq_reduce;
+    plan->info.isa_name = mxa_cpu_isa_name(plan->context->isa);
+    plan->info.threads = mxa_parallel_workers(plan->context);
+    mxa_cpu_attention_forward_plan(plan);
+    return MXATTN_OK;
+}
+
+/* The kernels read operands as they are: there is nothing to prepare. */
+static mxattn_status cpu_prepare(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    (void)plan;
+    (void)call;
+    return MXATTN_OK;
 }
 
 const mxa_backend mxa_cpu_backend = {
@@ -26,4 +75,7 @@ const mxa_backend mxa_cpu_backend = {
     .stream_create = mxa_host_stream_create,
     .stream_destroy = mxa_host_stream_destroy,
     .synchronise = mxa_host_synchronise,
+    .plan = cpu_plan,
+    .forward = mxa_cpu_attention_forward,
+    .prepare = cpu_prepare,
 };

@@ -21,15 +21,21 @@ static uint32_t detect(void)
     uint32_t isa = 0;
 
     __builtin_cpu_init();
+#if defined(MXA_BUILD_AVX2)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         isa |= MXATTN_ISA_AVX2;
+#endif
+#if defined(MXA_BUILD_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         isa |= MXATTN_ISA_AVX512;
+#endif
+#if defined(MXA_BUILD_AVX512BF16)
     if (__builtin_cpu_supports("avx512bf16"))
         isa |= MXATTN_ISA_AVX512_BF16;
     if (__builtin_cpu_supports("avx512vbmi"))
         isa |= MXATTN_ISA_AVX512_VBMI;
+#endif
     return isa;
 }
 

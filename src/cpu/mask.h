@@ -23,7 +23,8 @@ typedef struct mxa_interval {
     int64_t low, high; /* 0 <= low <= high <= keys */
 } mxa_interval;
 
-/* used_q, used_k: tokens of one sequence that count. */
+/* used_q, used_k: tokens of one sequence that count. A plan's problem has causal folded into its
+ * window. */
 static inline mxa_mask mxa_mask_make(const mxattn_attention_problem *problem, int64_t used_q,
                                      int64_t used_k)
 {
@@ -33,8 +34,6 @@ static inline mxa_mask mxa_mask_make(const mxattn_attention_problem *problem, in
 
     mask.left = problem->window[0] < reach ? problem->window[0] : -1;
     mask.right = problem->window[1] < reach ? problem->window[1] : -1;
-    if (problem->causal && mask.right != 0)
-        mask.right = 0;
     return mask;
 }
 

@@ -6,7 +6,7 @@
  * changes how its neighbours are decoded. With BF16 units every decoded value is exact too (E4M3
  * has 4 significant bits), apart from those below 2^-126, which count as zero.
  *
- * Included after vec_tile.h.
+ * Included after one vec_*.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +14,7 @@
 #define MXA_CPU_OPERAND_BODY_H
 
 #include "cpu/operand.h"
+#include "cpu/vec_tile.h"
 #include "mx/e8m0.h"
 
 #include <math.h>

@@ -9,9 +9,11 @@
 #include "mxattn/mxattn.h"
 
 #if defined(__GNUC__)
-#define VEC_INLINE static inline __attribute__((always_inline))
+#define VEC_INLINE   static inline __attribute__((always_inline))
+#define VEC_NOINLINE __attribute__((noinline)) /* keeps a micro-kernel's registers its own */
 #else
 #define VEC_INLINE static inline
+#define VEC_NOINLINE
 #endif
 
 VEC_INLINE vec vec_abs(vec x)

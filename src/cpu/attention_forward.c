@@ -1,0 +1,288 @@
+/* attention_forward.c: forward attention on the CPU: workspace, the job, the rows nobody attends
+ * from. The arithmetic is in attention_forward_body.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/attention_forward.h"
+
+#include "cpu/operand.h"
+#include "cpu/operand_quantize.h"
+#include "mx/element.h"
+#include "mx/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGNMENT = 256 };
+
+/* Offsets into the workspace. */
+typedef struct layout {
+    int64_t sequences_q, sequences_k, first_tile;
+    int64_t q, k, v; /* wide operands, quantized */
+    int64_t o_wide;  /* an FP8 O before it is quantized, when it is not saved */
+    int64_t scratch;
+    int64_t bytes;
+} layout;
+
+const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa)
+{
+    const mxa_forward_kernel *kernel = &mxa_forward_portable;
+
+#if defined(MXA_BUILD_AVX2)
+    if (isa & MXATTN_ISA_AVX2)
+        kernel = &mxa_forward_avx2;
+#endif
+#if defined(MXA_BUILD_AVX512)
+    if (isa & MXATTN_ISA_AVX512)
+        kernel = &mxa_forward_avx512;
+#endif
+#if defined(MXA_BUILD_AVX512BF16)
+    if ((isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
+        kernel = &mxa_forward_avx512bf16;
+#endif
+    (void)isa;
+    return kernel;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * plan
+ * --------------------------------------------------------------------------------------------- */
+
+/* Most tokens of a side of the problem. */
+static int64_t tokens_most(const mxattn_attention_problem *problem, int keys)
+{
+    if (problem->format == MXATTN_JAGGED)
+        return keys ? problem->total_k : problem->total_q;
+    return problem->batch * (keys ? problem->max_seqlen_k : problem->max_seqlen_q);
+}
+
+static mxa_scale_extent extent_most(const mxattn_attention_problem *problem, int keys,
+                                    int64_t heads, int64_t head_dim)
+{
+    const int64_t tokens = tokens_most(problem, keys);
+    /* Each sequence adds less than one block, or 128 rows, to what its tokens fill. */
+    const mxa_scale_extent extent = {
+        .tokens = tokens,
+        .blocks = tokens / 32 + problem->batch,
+        .tiled_rows = tokens + 128 * problem->batch,
+        .heads = heads,
+        .head_dim = head_dim,
+    };
+
+    return extent;
+}
+
+static int64_t take(int64_t *at, int64_t bytes)
+{
+    const int64_t place = *at;
+
+    *at += mxa_round_up(bytes, ALIGNMENT);
+    return place;
+}
+
+/* The tags of what PV reads: the column partner of v where the plan has one. */
+static const mxattn_tags *value_tags(const mxattn_attention_problem *problem)
+{
+    return problem->v_seq.dtype != MXATTN_DTYPE_NONE ? &problem->v_seq : &problem->v;
+}
+
+static int o_is_fp8(const mxattn_attention_problem *problem)
+{
+    return mxa_dtype_is_fp8(problem->o.dtype);
+}
+
+static layout layout_of(const mxattn_plan *plan)
+{
+    const mxattn_attention_problem *p = &plan->problem;
+    const mxa_forward_kernel *kernel = mxa_forward_kernel_of(plan->context->isa);
+    const mxa_scale_extent q = extent_most(p, 0, p->heads, p->head_dim);
+    const mxa_scale_extent k = extent_most(p, 1, p->kv_heads, p->head_dim);
+    const mxa_scale_extent v = extent_most(p, 1, p->kv_heads, p->head_dim_v);
+    const int64_t o_elements = tokens_most(p, 0) * p->heads * p->head_dim_v;
+    const int64_t table = (p->batch + 1) * (int64_t)sizeof(mxa_sequence);
+    layout l = {0};
+
+    l.sequences_q = take(&l.bytes, table);
+    l.sequences_k = take(&l.bytes, table);
+    l.first_tile = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
+    l.q = take(&l.bytes, mxa_operand_quantized_bytes(&p->q, p->batch, &q));
+    l.k = take(&l.bytes, mxa_operand_quantized_bytes(&p->k, p->batch, &k));
+    l.v = take(&l.bytes, mxa_operand_quantized_bytes(value_tags(p), p->batch, &v));
+    l.o_wide =
+        take(&l.bytes,
+             o_is_fp8(p) && p->mode == MXATTN_INFERENCE ? o_elements * (int64_t)sizeof(float) : 0);
+    l.scratch = take(&l.bytes, kernel->scratch_bytes(p->head_dim, p->head_dim_v) *
+                                   mxa_parallel_workers(plan->context));
+    return l;
+}
+
+void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
+{
+    const mxattn_attention_problem *p = &plan->problem;
+    const mxa_forward_kernel *kernel = mxa_forward_kernel_of(plan->context->isa);
+    const int64_t rows = tokens_most(p, 0) * p->heads;
+
+    snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
+             "mxa_cpu_%s_forward_%s_%dx%d_d%lld%s%s", kernel->isa,
+             plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3 ? "e4m3" : "bf16",
+             (int)kernel->tile_q, (int)kernel->tile_k, (long long)p->head_dim,
+             p->window[1] >= 0 ? "_causal" : "", p->format == MXATTN_JAGGED ? "_jagged" : "");
+    plan->info.workspace_forward_bytes = layout_of(plan).bytes;
+    if (p->mode == MXATTN_TRAINING)
+        plan->info.saved_bytes = rows * (p->head_dim_v + 1) * (int64_t)sizeof(float);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * run
+ * --------------------------------------------------------------------------------------------- */
+
+int64_t mxa_cpu_tokens_q(const mxa_attention_call *call)
+{
+    return call->q.shape[0] * call->q.shape[1];
+}
+
+mxa_saved_view mxa_cpu_saved_view(const mxattn_attention_problem *problem, void *saved,
+                                  int64_t tokens_q)
+{
+    mxa_saved_view view = {.o = saved};
+
+    if (saved)
+        view.lse = view.o + tokens_q * problem->heads * problem->head_dim_v;
+    return view;
+}
+
+static int64_t tile_prefix(mxa_forward_job *job, int64_t *first_tile, int64_t tile_q)
+{
+    first_tile[0] = 0;
+    for (int64_t b = 0; b < job->batch; b++) {
+        const int64_t lanes = job->sequences_q[b].used * job->group;
+
+        first_tile[b + 1] = first_tile[b] + (lanes + tile_q - 1) / tile_q;
+    }
+    job->first_tile = first_tile;
+    return first_tile[job->batch];
+}
+
+/* O = 0 and LSE = -inf for tokens [first, end) of a sequence. */
+static void clear_rows(const mxa_forward_job *job, const mxa_sequence *sequence, int64_t first,
+                       int64_t end)
+{
+    const mxattn_tensor *o = &job->call->o, *lse = &job->call->lse;
+    const int64_t heads = job->problem->heads, dims = job->problem->head_dim_v;
+    const int64_t width = mxa_dtype_bytes(o->tags.dtype);
+
+    for (int64_t row = first; row < end; row++)
+        for (int64_t head = 0; head < heads; head++) {
+            const int64_t place = sequence->first + row, token = sequence->token + row;
+
+            if (!o_is_fp8(job->problem))
+                memset((char *)o->data + (sequence->outer * o->stride[0] + place * o->stride[1] +
+                                          head * o->stride[2]) *
+                                             width,
+                       0, (size_t)(dims * width));
+            if (lse->ndim)
+                ((float *)lse->data)[sequence->outer * lse->stride[0] + head * lse->stride[1] +
+                                     place * lse->stride[2]] = -INFINITY;
+            if (job->o_wide)
+                memset(job->o_wide + (token * heads + head) * dims, 0,
+                       (size_t)dims * sizeof(float));
+            if (job->lse_wide)
+                job->lse_wide[head * job->tokens_q + token] = -INFINITY;
+        }
+}
+
+/* Rows beyond seqused, and those after the last sequence. */
+static void clear_unused(const mxa_forward_job *job)
+{
+    const mxa_batch *batch = &job->call->batch_q;
+
+    for (int64_t b = 0; b < job->batch; b++)
+        clear_rows(job, &job->sequences_q[b], job->sequences_q[b].used, job->sequences_q[b].length);
+    if (batch->cu_seqlens) {
+        const mxa_sequence start = {0};
+
+        clear_rows(job, &start, batch->cu_seqlens[job->batch], job->tokens_q);
+    }
+}
+
+/* An FP8 O is quantized when it is whole: its blocks span rows of several tiles. */
+static mxattn_status quantize_o(const mxa_forward_job *job)
+{
+    mxattn_tensor wide = job->call->o;
+
+    wide.tags = (mxattn_tags){.dtype = MXATTN_F32};
+    wide.data = job->o_wide;
+    wide.stride[2] = wide.shape[3];
+    wide.stride[1] = wide.shape[2] * wide.shape[3];
+    wide.stride[0] = job->call->batch_q.cu_seqlens ? 0 : wide.shape[1] * wide.stride[1];
+    mxa_quantize_tensor(&wide, &job->call->o, &job->call->batch_q);
+    return MXATTN_OK;
+}
+
+static void set_arithmetic(mxa_forward_job *job, const mxattn_plan *plan)
+{
+    const double scale = job->problem->softmax_scale;
+
+    job->q_factor = (float)((scale > 0.0) - (scale < 0.0));
+    job->scale_log2 = scale == 0.0 ? 1.0f : (float)(fabs(scale) * M_LOG2E);
+    job->softcap_log2 = (float)(job->problem->softcap * M_LOG2E);
+    job->e4m3 = plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3;
+}
+
+static mxattn_status set_operands(mxa_forward_job *job, const mxattn_plan *plan,
+                                  unsigned char *workspace, const layout *l)
+{
+    const mxa_attention_call *call = job->call;
+    const mxattn_tensor *v = value_tags(job->problem) == &job->problem->v ? &call->v : &call->v_seq;
+    mxattn_status status =
+        mxa_operand_quantized(plan->context, &call->q, &call->batch_q, workspace + l->q, &job->q);
+
+    if (status == MXATTN_OK)
+        status = mxa_operand_quantized(plan->context, &call->k, &call->batch_k, workspace + l->k,
+                                       &job->k);
+    if (status == MXATTN_OK)
+        status = mxa_operand_quantized(plan->context, v, &call->batch_k, workspace + l->v, &job->v);
+    return status;
+}
+
+mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    const mxa_forward_kernel *kernel = mxa_forward_kernel_of(plan->context->isa);
+    const layout l = layout_of(plan);
+    unsigned char *workspace = call->workspace;
+    mxa_sequence *sequences_q = (void *)(workspace + l.sequences_q);
+    mxa_sequence *sequences_k = (void *)(workspace + l.sequences_k);
+    mxa_forward_job job = {
+        .problem = &plan->problem,
+        .call = call,
+        .sequences_q = sequences_q,
+        .sequences_k = sequences_k,
+        .batch = call->batch_q.batch,
+        .group = plan->problem.heads / plan->problem.kv_heads,
+        .tokens_q = mxa_cpu_tokens_q(call),
+        .scratch = workspace + l.scratch,
+        .scratch_bytes = kernel->scratch_bytes(plan->problem.head_dim, plan->problem.head_dim_v),
+    };
+
+    if (job.tokens_q == 0)
+        return MXATTN_OK;
+    if (call->saved && plan->problem.mode == MXATTN_TRAINING) {
+        const mxa_saved_view saved = mxa_cpu_saved_view(&plan->problem, call->saved, job.tokens_q);
+
+        job.o_wide = saved.o;
+        job.lse_wide = saved.lse;
+    } else if (o_is_fp8(&plan->problem)) {
+        job.o_wide = (float *)(void *)(workspace + l.o_wide);
+    }
+    mxa_sequence_table(&call->batch_q, sequences_q);
+    mxa_sequence_table(&call->batch_k, sequences_k);
+    set_arithmetic(&job, plan);
+    const mxattn_status status = set_operands(&job, plan, workspace, &l);
+    if (status != MXATTN_OK)
+        return status;
+    const int64_t tiles = tile_prefix(&job, (void *)(workspace + l.first_tile), kernel->tile_q);
+    clear_unused(&job);
+    mxa_parallel_for(plan->context, tiles * plan->problem.kv_heads, kernel->task, &job);
+    return o_is_fp8(&plan->problem) ? quantize_o(&job) : MXATTN_OK;
+}

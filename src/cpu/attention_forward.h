@@ -1,0 +1,71 @@
+/* attention_forward.h: what the forward kernels of every instruction set share.
+ *
+ * A tile is a run of lanes of one sequence and kv head: lane l stands for query l / group and q
+ * head kv_head*group + l % group, so that the heads which share keys and values share their decode,
+ * and a decode step with few queries still fills its lanes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_ATTENTION_FORWARD_H
+#define MXA_CPU_ATTENTION_FORWARD_H
+
+#include "backend.h"
+#include "cpu/parallel.h"
+
+/* One forward call, ready to run. Task t is kv head t % kv_heads of tile tiles-1 - t / kv_heads:
+ * last tiles first, since they see most keys under causal masks. */
+typedef struct mxa_forward_job {
+    const mxattn_attention_problem *problem;
+    const mxa_attention_call *call;
+    mxattn_tensor q, k,
+        v; /* as the GEMMs read them: FP8 with blocks; v its column partner if any */
+    const mxa_sequence *sequences_q, *sequences_k; /* (batch) */
+    const int64_t *first_tile;                     /* (batch+1) */
+    int64_t batch;
+    int64_t group;      /* q heads of one kv head */
+    float q_factor;     /* -1, 0 or 1: q is multiplied with it, so that scale_log2 is positive */
+    float scale_log2;   /* y = scale_log2 * (q_factor*q).k, before softcap */
+    float softcap_log2; /* softcap in log2 units; 0: off */
+    int e4m3;           /* P is rounded to E4M3 rather than BF16 */
+    float *o_wide;      /* (tokens, Hq, Dv) FP32, or NULL */
+    float *lse_wide;    /* (Hq, tokens), or NULL */
+    int64_t tokens_q;
+    unsigned char *scratch; /* of worker w: scratch + w*scratch_bytes */
+    int64_t scratch_bytes;
+} mxa_forward_job;
+
+typedef struct mxa_forward_kernel {
+    const char *isa;
+    int32_t tile_q; /* lanes */
+    int32_t tile_k; /* keys decoded at a time */
+    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v);
+    mxa_parallel_task task; /* arg: the job */
+} mxa_forward_kernel;
+
+/* Those this build lacks are never referred to. */
+extern const mxa_forward_kernel mxa_forward_portable;
+extern const mxa_forward_kernel mxa_forward_avx2;
+extern const mxa_forward_kernel mxa_forward_avx512;
+extern const mxa_forward_kernel mxa_forward_avx512bf16;
+
+/* The strongest kernel of a mask. */
+const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa);
+
+/* What a training forward leaves in saved memory: O unrounded and LSE, over all tokens. */
+typedef struct mxa_saved_view {
+    float *o;   /* (tokens, Hq, Dv) */
+    float *lse; /* (Hq, tokens) */
+} mxa_saved_view;
+
+mxa_saved_view mxa_cpu_saved_view(const mxattn_attention_problem *problem, void *saved,
+                                  int64_t tokens_q);
+
+/* Tokens of q with storage in this call. */
+int64_t mxa_cpu_tokens_q(const mxa_attention_call *call);
+
+/* Fills the forward half of a plan: kernel_forward, workspace_forward_bytes, saved_bytes. */
+void mxa_cpu_attention_forward_plan(mxattn_plan *plan);
+
+mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_attention_call *call);
+
+#endif

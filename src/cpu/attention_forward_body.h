@@ -1,0 +1,574 @@
+/* attention_forward_body.h: forward attention, one body for every instruction set.
+ *
+ * Meaning: ref/attention_forward.c. Queries lie in lanes and keys are broadcast, so scores are held
+ * transposed (S^T = K Q^T), the softmax runs down columns without a reduction across lanes, and
+ * O^T = V^T P^T is turned over once, at the end.
+ *
+ *   load     q once per tile; k and v for TILE_K keys at a time, decoded (operand_body.h)
+ *   scores   S^T, softcap, mask, column maxima
+ *   softmax  integer row maximum, P rounded and kept in place of S^T, row sums of unrounded P
+ *   values   O^T = alpha * O^T + V^T P^T
+ *   finish   sink, division, centre, transposition, O and LSE stored
+ *
+ * Scratch of a worker, in units of four bytes, G = GROUPS, R = TILE_LANES:
+ *   q [G][D/UNIT_DEPTH][R]   k [TILE_K][D/UNIT_DEPTH]   v panels (operand_body.h)
+ *   o [G][Dv][R]             s [TILE_K][R]              m, l, low, high [G*R]   rows (staging)
+ *
+ * Included once by each attention_forward_*.c, after one vec_*.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/attention_forward.h"
+
+#include "cpu/mask.h"
+#include "cpu/operand_body.h"
+#include "cpu/vec_tile.h"
+#include "mx/element.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    TILE_K = 128,
+    GROUPS = FORWARD_GROUPS,
+    TILE_Q = GROUPS * TILE_LANES,
+    ROW_UNITS = MXA_DIMS_MOST /* staging of one row, any head dimension */
+};
+
+typedef struct tile {
+    const mxa_forward_job *job;
+    int64_t b, kv_head;
+    int64_t first_lane, lanes; /* of the sequence; used of this tile */
+    int64_t dim_units;         /* D in units, padded to whole blocks */
+    int64_t dims_v;            /* Dv rounded up to TILE_M */
+    mxa_operand k_operand, v_operand;
+    unit *q, *k, *v, *rows;
+    float *o, *s, *m, *l;
+    int32_t *low, *high; /* keys that a lane sees */
+} tile;
+
+/* The keys [low, high) that some lane of a group sees; between full_low and full_high all do. */
+typedef struct group_range {
+    int64_t low, high, full_low, full_high;
+} group_range;
+
+/* Keys of a block that a group works on, within the block; multiples of TILE_M. */
+typedef struct key_range {
+    int64_t begin, end;
+} key_range;
+
+/* A piece of scratch at *at, which moves on; NULL when only sizes are asked for. */
+static void *carve(unsigned char *base, int64_t *at, int64_t units)
+{
+    void *piece = base ? base + *at : NULL;
+
+    *at += mxa_round_up(units * 4, 64);
+    return piece;
+}
+
+/* Places a tile's arrays from base on; returns their bytes. */
+static int64_t tile_place(tile *t, unsigned char *base, int64_t head_dim, int64_t head_dim_v)
+{
+    int64_t at = 0;
+
+    t->dim_units = units_along_dims(head_dim);
+    t->dims_v = mxa_round_up(head_dim_v, TILE_M);
+    t->q = carve(base, &at, TILE_Q * t->dim_units);
+    t->k = carve(base, &at, TILE_K * t->dim_units);
+    t->v = carve(base, &at, TILE_K / UNIT_DEPTH * t->dims_v);
+    t->rows = carve(base, &at, VEC_LANES * ROW_UNITS);
+    t->o = carve(base, &at, TILE_Q * t->dims_v);
+    t->s = carve(base, &at, TILE_K * TILE_LANES);
+    t->m = carve(base, &at, TILE_Q);
+    t->l = carve(base, &at, TILE_Q);
+    t->low = carve(base, &at, TILE_Q);
+    t->high = carve(base, &at, TILE_Q);
+    return mxa_round_up(at, 4096);
+}
+
+static int64_t forward_scratch_bytes(int64_t head_dim, int64_t head_dim_v)
+{
+    tile t;
+
+    return tile_place(&t, NULL, head_dim, head_dim_v);
+}
+
+static inline int64_t lane_row(const tile *t, int64_t lane)
+{
+    return (t->first_lane + lane) / t->job->group;
+}
+
+static inline int64_t lane_head(const tile *t, int64_t lane)
+{
+    return t->kv_head * t->job->group + (t->first_lane + lane) % t->job->group;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * load
+ * --------------------------------------------------------------------------------------------- */
+
+static void load_q(tile *t)
+{
+    const mxa_forward_job *job = t->job;
+    const mxa_sequence *sequence = &job->sequences_q[t->b];
+    const int64_t dims = job->problem->head_dim;
+    const int64_t groups = (t->lanes + TILE_LANES - 1) / TILE_LANES;
+    mxa_operand operand;
+    operand_reader reader;
+    int64_t head = -1;
+    float row[MXA_DIMS_MOST];
+
+    for (int64_t lane = 0; lane < groups * TILE_LANES; lane++) {
+        unit *staged = t->rows + lane % VEC_LANES * t->dim_units;
+
+        if (lane < t->lanes) {
+            if (lane_head(t, lane) != head) {
+                head = lane_head(t, lane);
+                mxa_operand_open(&operand, &job->q, sequence, t->b, head);
+                operand_read(&reader, &operand);
+            }
+            operand_row(&reader, lane_row(t, lane), row);
+            for (int64_t d = 0; d < dims; d++)
+                row[d] *= job->q_factor;
+            units_from_row(row, dims, staged);
+        } else {
+            memset(staged, 0, (size_t)t->dim_units * sizeof(unit));
+        }
+        if (lane % VEC_LANES == VEC_LANES - 1) {
+            const int64_t group = lane / TILE_LANES;
+            const int64_t first = lane % TILE_LANES - (VEC_LANES - 1);
+
+            units_transpose(t->rows, t->dim_units, t->dim_units,
+                            t->q + group * t->dim_units * TILE_LANES + first, TILE_LANES);
+        }
+    }
+}
+
+/* Intervals, maxima and sums of every lane; lanes beyond the last behave like the last. */
+static void load_lanes(tile *t)
+{
+    const mxa_forward_job *job = t->job;
+    const mxa_mask mask =
+        mxa_mask_make(job->problem, job->sequences_q[t->b].used, job->sequences_k[t->b].used);
+
+    for (int64_t lane = 0; lane < TILE_Q; lane++) {
+        const int64_t real = lane < t->lanes ? lane : t->lanes - 1;
+        const mxa_interval seen = mxa_mask_row(&mask, lane_row(t, real));
+        const float *sink = job->call->sink;
+
+        t->low[lane] = (int32_t)seen.low;
+        t->high[lane] = (int32_t)seen.high;
+        t->m[lane] = sink ? (float)ceil((double)sink[lane_head(t, real)] * M_LOG2E) : -INFINITY;
+        t->l[lane] = 0.0f;
+    }
+    memset(t->o, 0, (size_t)(TILE_Q * t->dims_v) * sizeof(float));
+}
+
+static group_range lane_range(const tile *t, int64_t first, int64_t lanes)
+{
+    group_range range = {t->low[first], t->high[first], t->low[first], t->high[first]};
+
+    for (int64_t lane = first + 1; lane < first + lanes; lane++) {
+        range.low = t->low[lane] < range.low ? t->low[lane] : range.low;
+        range.high = t->high[lane] > range.high ? t->high[lane] : range.high;
+        range.full_low = t->low[lane] > range.full_low ? t->low[lane] : range.full_low;
+        range.full_high = t->high[lane] < range.full_high ? t->high[lane] : range.full_high;
+    }
+    return range;
+}
+
+/* Takes NaN and infinite elements out of a block of V: a lane that does not see them must not meet
+ * them as 0 * NaN. values_special adds them where they are seen. */
+static void load_hide_special(const tile *t, int64_t first_key, int64_t keys, int64_t padded)
+{
+    operand_reader reader;
+    float row[MXA_DIMS_MOST];
+
+    operand_read(&reader, &t->v_operand);
+    for (int64_t key = 0; key < keys; key++) {
+        if (!operand_row(&reader, first_key + key, row))
+            continue;
+        for (int64_t d = 0; d < t->v_operand.dims; d++)
+            if (!isfinite(row[d]))
+                unit_clear(&t->v[panel_unit(key, d, padded)], (int)(key % UNIT_DEPTH));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * scores
+ * --------------------------------------------------------------------------------------------- */
+
+/* TILE_M keys: their rows of S^T, and the column maxima so far. */
+static VEC_NOINLINE void scores_tile(const unit *k, int64_t k_step, const unit *q, int64_t units,
+                                     float *s, float *highest)
+{
+    tile_sum sum;
+
+    tile_zero(sum);
+    tile_dot(sum, k, k_step, 1, q, TILE_LANES, units);
+    tile_store(s, TILE_LANES, sum);
+    for (int j = 0; j < TILE_N; j++) {
+        vec most = vec_load(highest + j * VEC_LANES);
+
+        for (int i = 0; i < TILE_M; i++)
+            most = vec_max(most, sum[i][j]);
+        vec_store(highest + j * VEC_LANES, most);
+    }
+}
+
+/* Softcap and mask over S^T, for the blocks that need either; the column maxima anew. */
+static VEC_NOINLINE void scores_adjust(const tile *t, int64_t first_lane, int64_t first_key,
+                                       key_range keys, float *highest)
+{
+    const float cap = t->job->softcap_log2;
+
+    for (int j = 0; j < TILE_N; j++) {
+        const ivec low = ivec_load(t->low + first_lane + j * VEC_LANES);
+        const ivec high = ivec_load(t->high + first_lane + j * VEC_LANES);
+        vec most = vec_set(-INFINITY);
+
+        for (int64_t key = keys.begin; key < keys.end; key++) {
+            const ivec place = ivec_set((int32_t)(first_key + key));
+            float *at = t->s + key * TILE_LANES + j * VEC_LANES;
+            vec x = vec_load(at);
+
+            if (cap > 0.0f)
+                x = vec_mul(vec_set(cap), vec_tanh(vec_mul(x, vec_set(t->job->scale_log2 / cap))));
+            x = vec_select(
+                mask_and(ivec_less(place, high), ivec_less(low, ivec_add(place, ivec_set(1)))), x,
+                vec_set(-INFINITY));
+            most = vec_max(most, x);
+            vec_store(at, x);
+        }
+        vec_store(highest + j * VEC_LANES, most);
+    }
+}
+
+static void scores(const tile *t, int64_t group, int64_t first_key, key_range keys, int adjust,
+                   float *highest)
+{
+    const unit *q = t->q + group * t->dim_units * TILE_LANES;
+    const int64_t units = t->job->problem->head_dim / UNIT_DEPTH;
+
+    for (int lane = 0; lane < TILE_LANES; lane++)
+        highest[lane] = -INFINITY;
+    for (int64_t key = keys.begin; key < keys.end; key += TILE_M)
+        scores_tile(t->k + key * t->dim_units, t->dim_units, q, units, t->s + key * TILE_LANES,
+                    highest);
+    if (adjust)
+        scores_adjust(t, group * TILE_LANES, first_key, keys, highest);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * softmax
+ * --------------------------------------------------------------------------------------------- */
+
+/* One column of vectors: P over S^T in place, returns the column sums of unrounded P. */
+VEC_INLINE vec softmax_column(float *s, key_range keys, vec scale, vec minus_m, int e4m3)
+{
+    vec sum = vec_set(0.0f);
+
+    for (int64_t key = keys.begin; key < keys.end; key += UNIT_DEPTH) {
+        vec p[UNIT_DEPTH];
+
+        for (int i = 0; i < UNIT_DEPTH; i++) {
+            p[i] = vec_exp2(vec_fma(vec_load(s + (key + i) * TILE_LANES), scale, minus_m));
+            sum = vec_add(sum, p[i]);
+            if (e4m3)
+                p[i] = vec_round_e4m3(p[i]);
+            else if (!UNIT_ROUNDS)
+                p[i] = vec_round_bf16(p[i]);
+        }
+        unit_store((unit *)(void *)s + key / UNIT_DEPTH * TILE_LANES, unit_join(p));
+    }
+    return sum;
+}
+
+/* Raises m to the integer above the new maxima, sets alpha = 2^(m_old - m), turns S^T into P and
+ * adds to l. Returns 0 when every alpha is 1. */
+static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, key_range keys,
+                                const float *highest, float *alpha)
+{
+    const vec minus_infinity = vec_set(-INFINITY);
+    const vec scale = vec_set(t->job->softcap_log2 > 0.0f ? 1.0f : t->job->scale_log2);
+    int raised = 0;
+
+    for (int j = 0; j < TILE_N; j++) {
+        float *m = t->m + first_lane + j * VEC_LANES, *l = t->l + first_lane + j * VEC_LANES;
+        float *s = t->s + j * VEC_LANES;
+        const vec before = vec_load(m);
+        const vec wanted = vec_ceil(vec_mul(vec_load(highest + j * VEC_LANES), scale));
+        const vec now = vec_max(wanted, before);
+        /* A lane that has seen no key: 2^(-inf - 0) is 0, where 2^(-inf + inf) were NaN. */
+        const vec used = vec_select(vec_less(minus_infinity, now), now, vec_set(0.0f));
+        const vec change = vec_exp2(vec_sub(before, used));
+        const vec minus_m = vec_sub(vec_set(0.0f), used);
+        vec sum;
+
+        raised |= mask_any(vec_less(before, now));
+        if (t->job->e4m3)
+            sum = softmax_column(s, keys, scale, minus_m, 1);
+        else
+            sum = softmax_column(s, keys, scale, minus_m, 0);
+        vec_store(alpha + j * VEC_LANES, change);
+        vec_store(m, now);
+        vec_store(l, vec_fma(vec_load(l), change, sum));
+    }
+    return raised;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * values
+ * --------------------------------------------------------------------------------------------- */
+
+/* TILE_M dimensions of O^T. */
+static VEC_NOINLINE void values_tile(const unit *v, const unit *p, int64_t units,
+                                     const float *alpha, float *o)
+{
+    tile_sum sum;
+
+    for (int i = 0; i < TILE_M; i++)
+        for (int j = 0; j < TILE_N; j++)
+            sum[i][j] = vec_load(o + i * TILE_LANES + j * VEC_LANES);
+    if (alpha)
+        for (int j = 0; j < TILE_N; j++) {
+            const vec factor = vec_load(alpha + j * VEC_LANES);
+
+            for (int i = 0; i < TILE_M; i++)
+                sum[i][j] = vec_mul(sum[i][j], factor);
+        }
+    tile_dot(sum, v, 1, TILE_M, p, TILE_LANES, units);
+    tile_store(o, TILE_LANES, sum);
+}
+
+/* The elements that load_hide_special took out, for the lanes that see them: P > 0 times a NaN or
+ * an infinity is that again. */
+static void values_special(const tile *t, int64_t group, int64_t first_key, int64_t keys)
+{
+    float *o = t->o + group * t->dims_v * TILE_LANES;
+    operand_reader reader;
+    float row[MXA_DIMS_MOST];
+
+    operand_read(&reader, &t->v_operand);
+    for (int64_t key = first_key; key < first_key + keys; key++) {
+        if (!operand_row(&reader, key, row))
+            continue;
+        for (int64_t d = 0; d < t->v_operand.dims; d++) {
+            if (isfinite(row[d]))
+                continue;
+            for (int lane = 0; lane < TILE_LANES; lane++) {
+                const int64_t place = group * TILE_LANES + lane;
+
+                if (t->low[place] <= key && key < t->high[place])
+                    o[d * TILE_LANES + lane] += row[d];
+            }
+        }
+    }
+}
+
+static void values(const tile *t, int64_t group, key_range keys, int64_t padded, const float *alpha)
+{
+    const unit *p = (const unit *)(const void *)t->s + keys.begin / UNIT_DEPTH * TILE_LANES;
+    float *o = t->o + group * t->dims_v * TILE_LANES;
+
+    for (int64_t d = 0; d < t->dims_v; d += TILE_M)
+        values_tile(t->v + panel_unit(keys.begin, d, padded), p,
+                    (keys.end - keys.begin) / UNIT_DEPTH, alpha, o + d * TILE_LANES);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * finish
+ * --------------------------------------------------------------------------------------------- */
+
+static void finish_store(const mxattn_tensor *o, int64_t at, const float *row, int64_t dims)
+{
+    int64_t d = 0;
+
+    switch (o->tags.dtype) {
+    case MXATTN_F32:
+        memcpy((float *)o->data + at, row, (size_t)dims * sizeof(float));
+        return;
+    case MXATTN_BF16:
+        for (; d + VEC_LANES <= dims; d += VEC_LANES)
+            vec_store_bf16((uint16_t *)o->data + at + d, vec_load(row + d));
+        break;
+    case MXATTN_F16:
+        for (; d + VEC_LANES <= dims; d += VEC_LANES)
+            vec_store_f16((uint16_t *)o->data + at + d, vec_load(row + d));
+        break;
+    default: /* FP8 is quantized from o_wide when all tiles are done */
+        return;
+    }
+    for (; d < dims; d++)
+        mxa_store(o->data, o->tags.dtype, at + d, row[d]);
+}
+
+/* The divisor of a lane's O; LSE stored; *p_share becomes the keys' part of the row sum. */
+static float finish_lane(const tile *t, int64_t lane, float *p_share)
+{
+    const mxa_forward_job *job = t->job;
+    const mxa_sequence *sequence = &job->sequences_q[t->b];
+    const mxattn_tensor *lse = &job->call->lse;
+    const int64_t row = lane_row(t, lane), head = lane_head(t, lane);
+    const double m = (double)t->m[lane], keys = (double)t->l[lane];
+    const int sees = t->low[lane] < t->high[lane];
+    double sum = keys, log_sum = -INFINITY;
+
+    if (job->call->sink)
+        sum += exp2((double)job->call->sink[head] * M_LOG2E - m);
+    if (sees || job->call->sink)
+        log_sum = sum == 0.0 && sees ? (double)NAN : (m + log2(sum)) * M_LN2;
+    if (lse->ndim)
+        ((float *)lse->data)[sequence->outer * lse->stride[0] + head * lse->stride[1] +
+                             (sequence->first + row) * lse->stride[2]] = (float)log_sum;
+    if (job->lse_wide)
+        job->lse_wide[head * job->tokens_q + sequence->token + row] = (float)log_sum;
+    *p_share = sees ? (float)(keys / sum) : 0.0f;
+    return sees ? (float)sum : 1.0f;
+}
+
+static void finish_centre(const tile *t, int64_t head, float share, float *row)
+{
+    const mxa_forward_job *job = t->job;
+    const int64_t kv_heads = job->problem->kv_heads, dims = job->problem->head_dim_v;
+    const float *centre = job->v.centre + (t->b * kv_heads + head / job->group) * dims;
+
+    for (int64_t d = 0; d < dims; d++)
+        row[d] += isfinite(centre[d]) ? centre[d] * share : 0.0f;
+}
+
+static void finish(const tile *t)
+{
+    const mxa_forward_job *job = t->job;
+    const mxa_sequence *sequence = &job->sequences_q[t->b];
+    const mxattn_tensor *o = &job->call->o;
+    const int64_t dims = job->problem->head_dim_v, padded = mxa_round_up(dims, VEC_LANES);
+    float *rows = (float *)(void *)t->rows;
+
+    for (int64_t first = 0; first < t->lanes; first += VEC_LANES) {
+        const int64_t lanes = t->lanes - first < VEC_LANES ? t->lanes - first : VEC_LANES;
+        const float *from = t->o + first / TILE_LANES * t->dims_v * TILE_LANES + first % TILE_LANES;
+        float divisor[VEC_LANES], share[VEC_LANES];
+
+        for (int64_t l = 0; l < VEC_LANES; l++) {
+            divisor[l] = 1.0f;
+            if (l < lanes)
+                divisor[l] = finish_lane(t, first + l, &share[l]);
+        }
+        for (int64_t d = 0; d < padded; d += VEC_LANES) {
+            vec turn[VEC_LANES];
+
+            for (int i = 0; i < VEC_LANES; i++)
+                turn[i] = d + i < t->dims_v
+                              ? vec_div(vec_load(from + (d + i) * TILE_LANES), vec_load(divisor))
+                              : vec_set(0.0f);
+            vec_transpose(turn);
+            for (int i = 0; i < VEC_LANES; i++)
+                vec_store(rows + i * padded + d, turn[i]);
+        }
+        for (int64_t l = 0; l < lanes; l++) {
+            const int64_t row = lane_row(t, first + l), head = lane_head(t, first + l);
+            const int64_t at = sequence->outer * o->stride[0] +
+                               (sequence->first + row) * o->stride[1] + head * o->stride[2];
+
+            if (job->v.tags.flags & MXATTN_CENTRED)
+                finish_centre(t, head, share[l], rows + l * padded);
+            finish_store(o, at, rows + l * padded, dims);
+            if (job->o_wide)
+                memcpy(job->o_wide + ((sequence->token + row) * job->problem->heads + head) * dims,
+                       rows + l * padded, (size_t)dims * sizeof(float));
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * a tile
+ * --------------------------------------------------------------------------------------------- */
+
+/* One group against the block of keys that is loaded. */
+static void attend(const tile *t, int64_t group, const group_range *range, int64_t first_key,
+                   int64_t keys, int64_t padded, int special)
+{
+    const int64_t last = range->high - first_key;
+    const int adjust = t->job->softcap_log2 > 0.0f || first_key < range->full_low ||
+                       first_key + padded > range->full_high;
+    float highest[TILE_LANES], alpha[TILE_LANES];
+    key_range work = {0, padded};
+
+    if (range->low > first_key)
+        work.begin = (range->low - first_key) / TILE_M * TILE_M;
+    if (last < padded)
+        work.end = mxa_round_up(last, TILE_M);
+    scores(t, group, first_key, work, adjust, highest);
+    const int raised = softmax(t, group * TILE_LANES, work, highest, alpha);
+    values(t, group, work, padded, raised ? alpha : NULL);
+    if (special)
+        values_special(t, group, first_key, keys);
+}
+
+static void tile_run(tile *t)
+{
+    const int64_t groups = (t->lanes + TILE_LANES - 1) / TILE_LANES;
+    const int64_t used = t->job->sequences_k[t->b].used;
+    group_range ranges[GROUPS];
+
+    load_q(t);
+    load_lanes(t);
+    const group_range all = lane_range(t, 0, t->lanes);
+    for (int64_t group = 0; group < groups; group++)
+        ranges[group] = lane_range(t, group * TILE_LANES, TILE_LANES);
+    for (int64_t key = all.low / TILE_K * TILE_K; key < all.high; key += TILE_K) {
+        const int64_t end = all.high < used ? all.high : used;
+        const int64_t keys = end - key < TILE_K ? end - key : TILE_K;
+        const int64_t padded = mxa_round_up(keys, TILE_M);
+
+        operand_load_rows(&t->k_operand, key, keys, padded, t->k);
+        const int special = operand_load_panels(&t->v_operand, key, keys, padded, t->v);
+        if (special)
+            load_hide_special(t, key, keys, padded);
+        for (int64_t group = 0; group < groups; group++)
+            if (ranges[group].low < key + keys && ranges[group].high > key)
+                attend(t, group, &ranges[group], key, keys, padded, special);
+    }
+    finish(t);
+}
+
+static int64_t find_sequence(const mxa_forward_job *job, int64_t index)
+{
+    int64_t low = 0, high = job->batch - 1; /* first_tile[low] <= index < first_tile[high+1] */
+
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+
+        if (job->first_tile[middle] <= index)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void forward_task(void *arg, int64_t task, int32_t worker)
+{
+    const mxa_forward_job *job = arg;
+    const int64_t kv_heads = job->problem->kv_heads;
+    const int64_t index = job->first_tile[job->batch] - 1 - task / kv_heads;
+    tile t = {.job = job, .b = find_sequence(job, index), .kv_head = task % kv_heads};
+    const int64_t lanes = job->sequences_q[t.b].used * job->group;
+
+    tile_place(&t, job->scratch + worker * job->scratch_bytes, job->problem->head_dim,
+               job->problem->head_dim_v);
+    t.first_lane = (index - job->first_tile[t.b]) * TILE_Q;
+    t.lanes = lanes - t.first_lane < TILE_Q ? lanes - t.first_lane : TILE_Q;
+    mxa_operand_open(&t.k_operand, &job->k, &job->sequences_k[t.b], t.b, t.kv_head);
+    mxa_operand_open(&t.v_operand, &job->v, &job->sequences_k[t.b], t.b, t.kv_head);
+    tile_run(&t);
+}
+
+const mxa_forward_kernel VEC_NAME(mxa_forward) = {
+    .isa = VEC_ISA,
+    .tile_q = TILE_Q,
+    .tile_k = TILE_K,
+    .scratch_bytes = forward_scratch_bytes,
+    .task = forward_task,
+};
