@@ -6,6 +6,7 @@
 #include "cpu/attention_forward.h"
 #include "cpu/dispatch.h"
 #include "cpu/operand.h"
+#include "cpu/operations.h"
 #include "host_device.h"
 #include "status.h"
 
@@ -78,4 +79,10 @@ const mxa_backend mxa_cpu_backend = {
     .plan = cpu_plan,
     .forward = mxa_cpu_attention_forward,
     .prepare = cpu_prepare,
+    .quantize = mxa_cpu_quantize,
+    .dequantize = mxa_cpu_dequantize,
+    .quantize_workspace = mxa_cpu_quantize_workspace,
+    .scales_scatter = mxa_cpu_scales_scatter,
+    .scales_transform = mxa_cpu_scales_transform,
+    .states_merge = mxa_cpu_states_merge,
 };

@@ -11,6 +11,8 @@
 
 mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call);
 mxattn_status mxa_cpu_dequantize(const mxattn_context *context, const mxa_quantize_call *call);
+mxattn_status mxa_cpu_quantize_workspace(const mxattn_context *context,
+                                         const mxa_quantize_call *call, size_t *workspace_bytes);
 mxattn_status mxa_cpu_scales_scatter(const mxattn_context *context, const mxa_scales_call *call);
 mxattn_status mxa_cpu_scales_transform(const mxattn_context *context, const mxa_scales_call *call);
 mxattn_status mxa_cpu_states_merge(const mxattn_context *context, const mxa_merge_call *call);

@@ -7,10 +7,8 @@
  */
 #include "cpu/quantize.h"
 
-#include "cpu/batch_ranges.h"
-#include "cpu/fpenv.h"
 #include "cpu/operations.h"
-#include "cpu/parallel.h"
+#include "cpu/parallel_blocks.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
 #include "mx/scales.h"
@@ -21,8 +19,6 @@
 typedef struct quantize_job {
     const mxa_quantize_call *call;
     const mxa_quantize_kernels *kernels;
-    mxa_block_range ranges[MXA_RANGES_MOST];
-    mxa_task_grid grid;
 } quantize_job;
 
 static const mxa_quantize_kernels *kernels_for(uint32_t isa)
@@ -39,30 +35,6 @@ static const mxa_quantize_kernels *kernels_for(uint32_t isa)
     (void)isa;
 #endif
     return kernels;
-}
-
-mxa_scale_place mxa_scale_place_of(const mxattn_scales *scales, mxattn_axis axis,
-                                   const mxa_sequence *seq, int64_t b, int64_t block, int64_t head)
-{
-    mxa_scale_place place = {NULL, 0, 0, 0};
-    if (!scales->data) {
-        return place;
-    }
-    place.data = scales->data + mxa_scales_offset(scales, axis, seq, b, block * MXA_BLOCK, head, 0);
-    if (scales->layout == MXATTN_TILED) {
-        /* 32 rows of a unit are 16 bytes apart; chunks are its columns (HDIM) or row groups. */
-        place.stride_4 = 512 * (axis == MXATTN_HDIM ? scales->stride_k : scales->stride_row);
-        place.stride_1 = axis == MXATTN_HDIM ? 1 : 4;
-        place.stride_within = 16;
-    } else {
-        int per_dim = axis == MXATTN_SEQ && scales->layout == MXATTN_LINEAR;
-        place.stride_1 = scales->stride_k * (per_dim ? MXA_BLOCK : 1);
-        place.stride_4 = 4 * place.stride_1;
-        place.stride_within = scales->layout == MXATTN_COMPACT ? 0
-                              : per_dim                        ? scales->stride_k
-                                                               : scales->stride_row;
-    }
-    return place;
 }
 
 /* Clears the units of tiled scales of one sequence, heads [head, head_end). */
@@ -132,7 +104,7 @@ static void write_means(const quantize_job *job, const mxa_sequence *seq, int64_
     }
 }
 
-static void write_strip(const quantize_job *job, const mxa_block_range *at, int64_t head)
+static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head)
 {
     const mxa_quantize_call *call = job->call;
     const mxattn_tensor *wide = &call->wide, *to = &call->quantized, *turned = &call->transposed;
@@ -166,49 +138,24 @@ static void write_strip(const quantize_job *job, const mxa_block_range *at, int6
     job->kernels->strip(&strip);
 }
 
-/* The heads of a task, and a copy of its range to walk. */
-static mxa_block_range task_range(const quantize_job *job, int64_t task, int64_t *head,
-                                  int64_t *head_end)
+/* Pass 1: what a sequence needs before its strips, at its first block. */
+static void begin_sequence(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
-    int64_t heads = job->call->quantized.shape[2];
-    *head = task % job->grid.groups * job->grid.heads;
-    *head_end = *head + job->grid.heads < heads ? *head + job->grid.heads : heads;
-    return job->ranges[task / job->grid.groups];
-}
-
-/* Pass 1: what a sequence needs before its strips, by the task that holds its first block. */
-static void sequences_task(void *arg, int64_t task, int32_t worker)
-{
-    (void)worker;
     const quantize_job *job = arg;
-    int64_t head, head_end;
-    mxa_block_range range = task_range(job, task, &head, &head_end);
-    mxa_fpenv before = mxa_fpenv_enter();
-    do {
-        if (range.block == 0) {
-            clear_scales(job->call, &range.sequence, range.b, head, head_end);
-            if (job->call->quantized.tags.flags & MXATTN_CENTRED) {
-                write_means(job, &range.sequence, range.b, head, head_end);
-            }
+    if (at->block == 0) {
+        clear_scales(job->call, &at->sequence, at->b, head, head_end);
+        if (job->call->quantized.tags.flags & MXATTN_CENTRED) {
+            write_means(job, &at->sequence, at->b, head, head_end);
         }
-    } while (mxa_block_range_next(&job->call->batch, &range));
-    mxa_fpenv_leave(before);
+    }
 }
 
 /* Pass 2. */
-static void strips_task(void *arg, int64_t task, int32_t worker)
+static void write_strips(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
-    (void)worker;
-    const quantize_job *job = arg;
-    int64_t first, head_end;
-    mxa_block_range range = task_range(job, task, &first, &head_end);
-    mxa_fpenv before = mxa_fpenv_enter();
-    do {
-        for (int64_t head = first; head < head_end; head++) {
-            write_strip(job, &range, head);
-        }
-    } while (mxa_block_range_next(&job->call->batch, &range));
-    mxa_fpenv_leave(before);
+    for (; head < head_end; head++) {
+        write_strip(arg, at, head);
+    }
 }
 
 /* 1 when pass 1 has work. */
@@ -224,15 +171,22 @@ static int needs_sequences(const mxattn_tensor *quantized)
 
 mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call)
 {
-    quantize_job job = {.call = call, .kernels = kernels_for(context->isa)};
-    int ranges = mxa_batch_ranges(&call->batch, job.ranges);
-    job.grid = mxa_task_grid_make(ranges, job.ranges[0].count, call->quantized.shape[2],
-                                  call->quantized.shape[3]);
+    quantize_job job = {call, kernels_for(context->isa)};
+    int64_t heads = call->quantized.shape[2], dims = call->quantized.shape[3];
     if (needs_sequences(&call->quantized)) {
         clear_empty_sequences(call);
-        mxa_parallel_for(context, job.grid.tasks, sequences_task, &job);
+        mxa_parallel_blocks(context, &call->batch, heads, dims, begin_sequence, &job);
     }
     clear_tail(call);
-    mxa_parallel_for(context, job.grid.tasks, strips_task, &job);
+    mxa_parallel_blocks(context, &call->batch, heads, dims, write_strips, &job);
+    return MXATTN_OK;
+}
+
+mxattn_status mxa_cpu_quantize_workspace(const mxattn_context *context,
+                                         const mxa_quantize_call *call, size_t *workspace_bytes)
+{
+    (void)context;
+    (void)call;
+    *workspace_bytes = 0;
     return MXATTN_OK;
 }

@@ -9,29 +9,9 @@
 #ifndef MXA_CPU_QUANTIZE_H
 #define MXA_CPU_QUANTIZE_H
 
-#include "mx/sequences.h"
+#include "cpu/scale_place.h"
 
 #include <stdint.h>
-
-/* Where a strip's bytes of one scale array lie; data NULL: no such array. The byte of chunk c (of
- * 32 dims) and element i within it (a token for HDIM, a dim for SEQ) is
- * data + c/4*stride_4 + c%4*stride_1 + i*stride_within: the quarters are units of TILED scales. */
-typedef struct mxa_scale_place {
-    uint8_t *data;
-    int64_t stride_4;
-    int64_t stride_1;
-    int64_t stride_within; /* 0: one byte for all (COMPACT) */
-} mxa_scale_place;
-
-static inline uint8_t *mxa_scale_place_at(const mxa_scale_place *place, int64_t chunk, int64_t i)
-{
-    return place->data + chunk / 4 * place->stride_4 + chunk % 4 * place->stride_1 +
-           i * place->stride_within;
-}
-
-/* The place of block `block` of a sequence; an array that is absent gives data NULL. */
-mxa_scale_place mxa_scale_place_of(const mxattn_scales *scales, mxattn_axis axis,
-                                   const mxa_sequence *seq, int64_t b, int64_t block, int64_t head);
 
 typedef struct mxa_quantize_strip {
     const void *wide;    /* token 0, dim 0; dims are contiguous */

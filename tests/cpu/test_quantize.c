@@ -4,6 +4,7 @@
  */
 #include "cpu/dispatch.h"
 #include "cpu/operations.h"
+#include "cpu_context.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
 #include "quantize_case.h"
@@ -18,29 +19,8 @@
 #include <immintrin.h>
 #endif
 
-static const uint32_t isas[] = {MXATTN_ISA_PORTABLE, MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2,
-                                MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2 | MXATTN_ISA_AVX512};
-enum { ISAS = 3 };
-
-static mxattn_context context_of(uint32_t isa, int32_t threads)
-{
-    mxattn_context context;
-    memset(&context, 0, sizeof context);
-    context.options.struct_size = sizeof context.options;
-    context.options.threads = threads;
-    context.isa = isa;
-    return context;
-}
-
-/* 0 when this machine lacks an instruction set: the case is counted as skipped. */
-static int machine_has(uint32_t isa)
-{
-    if ((mxa_cpu_isa() & isa) == isa) {
-        return 1;
-    }
-    mxt_skip("this machine has no %s", mxa_cpu_isa_name(isa));
-    return 0;
-}
+static uint32_t isas[MXT_ISAS_MOST];
+static int isa_count;
 
 /* Runs one spec on every ISA. */
 static void check_spec(const char *name, const mxt_quantize_spec *spec, mxt_kind kind,
@@ -52,15 +32,12 @@ static void check_spec(const char *name, const mxt_quantize_spec *spec, mxt_kind
     mxt_quantize_case_fill(&c, kind, seed);
     mxt_quantize_outputs_make(&want, &c);
     mxt_quantize_reference(&c, &want);
-    for (int i = 0; i < ISAS; i++) {
-        if ((mxa_cpu_isa() & isas[i]) != isas[i]) {
-            continue;
-        }
+    for (int i = 0; i < isa_count; i++) {
         for (int32_t threads = 1; threads <= 2; threads++) {
             mxt_case("%s: %s %d threads, seed %llu, %s, %s", name, mxa_cpu_isa_name(isas[i]),
                      (int)threads, (unsigned long long)seed, mxt_kind_name(kind),
                      mxt_quantize_spec_text(spec));
-            mxattn_context context = context_of(isas[i], threads);
+            mxattn_context context = mxt_cpu_context(isas[i], threads);
             mxt_quantize_outputs got;
             mxt_quantize_outputs_make(&got, &c);
             mxa_quantize_call call = mxt_quantize_call_of(&c, &got);
@@ -84,10 +61,7 @@ static void random_specs(void)
 
 int main(void)
 {
-    for (int i = 0; i < ISAS; i++) {
-        mxt_case("instruction set %s", mxa_cpu_isa_name(isas[i]));
-        (void)machine_has(isas[i]);
-    }
+    isa_count = mxt_cpu_isas(isas);
     random_specs();
     return mxt_finish();
 }

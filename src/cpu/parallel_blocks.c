@@ -1,0 +1,116 @@
+/* parallel_blocks.c: runs a function over every block of 32 tokens of a batch, in parallel.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/parallel_blocks.h"
+
+#include "cpu/fpenv.h"
+#include "cpu/parallel.h"
+#include "mx/e8m0.h"
+
+#include <string.h>
+
+enum {
+    RANGES_MOST = 128,
+    TASKS_MOST = 1024,
+    /* WHY: a task of fewer elements costs less than handing it to another thread. */
+    TASK_ELEMENTS = 16384
+};
+
+/* Blocks that follow each other, over the ends of sequences. */
+typedef struct range {
+    mxa_block_at first;
+    int64_t count;
+} range;
+
+typedef struct job {
+    const mxa_batch *batch;
+    mxa_block_fn fn;
+    void *arg;
+    int64_t heads;
+    int64_t group; /* heads of a task; the last group may have fewer */
+    int64_t groups;
+    range ranges[RANGES_MOST];
+} job;
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t total_blocks(const mxa_batch *batch)
+{
+    int64_t blocks = 0;
+    mxa_sequence sequence;
+    memset(&sequence, 0, sizeof sequence);
+    for (int64_t b = 0; b < batch->batch; b++) {
+        mxa_sequence_next(batch, b, &sequence);
+        blocks += mxa_blocks(sequence.length);
+    }
+    return blocks;
+}
+
+static int64_t make_ranges(const mxa_batch *batch, range ranges[RANGES_MOST])
+{
+    int64_t total = total_blocks(batch), count = 0, next = 0;
+    int64_t size = (total + RANGES_MOST - 1) / RANGES_MOST;
+    mxa_sequence sequence;
+    memset(&sequence, 0, sizeof sequence);
+    for (int64_t b = 0; b < batch->batch; b++) {
+        mxa_sequence_next(batch, b, &sequence);
+        for (; next < sequence.block + mxa_blocks(sequence.length); next += size) {
+            ranges[count++] =
+                (range){{sequence, b, next - sequence.block}, smaller(size, total - next)};
+        }
+    }
+    return count;
+}
+
+static void step(const mxa_batch *batch, mxa_block_at *at)
+{
+    at->block++;
+    while (at->block * MXA_BLOCK >= at->sequence.length) {
+        at->block = 0;
+        at->b++;
+        mxa_sequence_next(batch, at->b, &at->sequence);
+    }
+}
+
+static void run_task(void *arg, int64_t task, int32_t worker)
+{
+    (void)worker;
+    const job *j = arg;
+    const range *r = &j->ranges[task / j->groups];
+    mxa_block_at at = r->first;
+    int64_t head = task % j->groups * j->group;
+    int64_t head_end = smaller(head + j->group, j->heads);
+    mxa_fpenv before = mxa_fpenv_enter();
+    for (int64_t i = 0; i < r->count; i++) {
+        if (i > 0) {
+            step(j->batch, &at);
+        }
+        j->fn(j->arg, &at, head, head_end);
+    }
+    mxa_fpenv_leave(before);
+}
+
+void mxa_parallel_blocks(const mxattn_context *context, const mxa_batch *batch, int64_t heads,
+                         int64_t head_dim, mxa_block_fn fn, void *arg)
+{
+    job j = {.batch = batch, .fn = fn, .arg = arg, .heads = heads};
+    int64_t ranges = make_ranges(batch, j.ranges);
+    if (ranges == 0 || heads == 0) {
+        return;
+    }
+    int64_t elements_of_head = j.ranges[0].count * MXA_BLOCK * head_dim;
+    int64_t enough = larger(TASK_ELEMENTS / elements_of_head, 1);
+    int64_t groups_most = larger(TASKS_MOST / ranges, 1);
+    j.group = larger(smaller(enough, heads), (heads + groups_most - 1) / groups_most);
+    j.groups = (heads + j.group - 1) / j.group;
+    mxa_parallel_for(context, ranges * j.groups, run_task, &j);
+}
