@@ -79,7 +79,29 @@ def quantizers():
     write("quantize", "nan_bits", quantize(1, dim=8, data=[0, 0, 0xC0, 0x7F, 0, 0, 0x80, 0x7F, 0, 0, 0x80, 0xFF]))
 
 
+def npy_file(text, data=b"", version=1):
+    length = len(text).to_bytes(2 if version == 1 else 4, "little")
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + data
+
+
+def npy():
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n"
+    write("npy", "f4", npy_file(text, bytes(24)))
+    write("npy", "version2", npy_file(text, bytes(24), 2))
+    write("npy", "version3", npy_file(text.replace(b"<f4", b"|u1"), bytes(6), 3))
+    write("npy", "scalar", npy_file(text.replace(b"(2, 3)", b"()"), bytes(4)))
+    write("npy", "vector", npy_file(text.replace(b"(2, 3)", b"(3,)").replace(b"<f4", b"<i8"), bytes(24)))
+    write("npy", "nothing", npy_file(text.replace(b"(2, 3)", b"(0, 99999999999)")))
+    write("npy", "fortran", npy_file(text.replace(b"False", b"True"), bytes(24)))
+    write("npy", "five", npy_file(text.replace(b"(2, 3)", b"(1, 1, 1, 1, 6)"), bytes(24)))
+    write("npy", "huge", npy_file(text.replace(b"2, 3", b"4294967296, 4294967296")))
+    write("npy", "order", npy_file(b'{"shape":(1,),"descr":"<V2","fortran_order":False}', bytes(2)))
+    write("npy", "structured", npy_file(text.replace(b"'<f4'", b"[('a', '<f4')]"), bytes(24)))
+    write("npy", "cut", npy_file(text)[:40])
+
+
 if __name__ == "__main__":
+    npy()
     plans()
     cu_seqlens()
     quantizers()
