@@ -7,8 +7,8 @@
 
 #include "cpu/operand.h"
 #include "cpu/operand_quantize.h"
+#include "cpu/operations.h"
 #include "mx/element.h"
-#include "mx/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -207,17 +207,17 @@ static void clear_unused(const mxa_forward_job *job)
 }
 
 /* An FP8 O is quantized when it is whole: its blocks span rows of several tiles. */
-static mxattn_status quantize_o(const mxa_forward_job *job)
+static mxattn_status quantize_o(const mxa_forward_job *job, const mxattn_context *context)
 {
-    mxattn_tensor wide = job->call->o;
+    const mxattn_tensor *o = &job->call->o;
+    mxa_quantize_call call = {.wide = *o, .quantized = *o, .batch = job->call->batch_q};
 
-    wide.tags = (mxattn_tags){.dtype = MXATTN_F32};
-    wide.data = job->o_wide;
-    wide.stride[2] = wide.shape[3];
-    wide.stride[1] = wide.shape[2] * wide.shape[3];
-    wide.stride[0] = job->call->batch_q.cu_seqlens ? 0 : wide.shape[1] * wide.stride[1];
-    mxa_quantize_tensor(&wide, &job->call->o, &job->call->batch_q);
-    return MXATTN_OK;
+    call.wide.tags = (mxattn_tags){.dtype = MXATTN_F32};
+    call.wide.data = job->o_wide;
+    call.wide.stride[2] = o->shape[3];
+    call.wide.stride[1] = o->shape[2] * o->shape[3];
+    call.wide.stride[0] = call.batch.cu_seqlens ? 0 : o->shape[1] * call.wide.stride[1];
+    return mxa_cpu_quantize(context, &call);
 }
 
 static void set_arithmetic(mxa_forward_job *job, const mxattn_plan *plan)
@@ -284,5 +284,5 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
     const int64_t tiles = tile_prefix(&job, (void *)(workspace + l.first_tile), kernel->tile_q);
     clear_unused(&job);
     mxa_parallel_for(plan->context, tiles * plan->problem.kv_heads, kernel->task, &job);
-    return o_is_fp8(&plan->problem) ? quantize_o(&job) : MXATTN_OK;
+    return o_is_fp8(&plan->problem) ? quantize_o(&job, plan->context) : MXATTN_OK;
 }

@@ -4,8 +4,8 @@
  */
 #include "cpu/operand_quantize.h"
 
+#include "cpu/operations.h"
 #include "mx/element.h"
-#include "mx/tensor.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -49,7 +49,6 @@ mxattn_status mxa_operand_quantized(const mxattn_context *context, const mxattn_
     const mxa_scale_extent extent = mxa_scales_extent(batch, shape[2], shape[3]);
     unsigned char *at = memory;
 
-    (void)context;
     *operand = *tensor;
     if (!mxa_dtype_is_wide(tensor->tags.dtype))
         return MXATTN_OK;
@@ -65,6 +64,6 @@ mxattn_status mxa_operand_quantized(const mxattn_context *context, const mxattn_
     operand->scales[1 - axis] = (mxattn_scales){0};
     operand->scales[axis] = (mxattn_scales){.data = at, .layout = layout_of(tensor->tags.block)};
     mxa_scales_resolve(&operand->scales[axis], axis, &extent);
-    mxa_quantize_tensor(tensor, operand, batch);
-    return MXATTN_OK;
+    const mxa_quantize_call call = {.wide = *tensor, .quantized = *operand, .batch = *batch};
+    return mxa_cpu_quantize(context, &call);
 }
