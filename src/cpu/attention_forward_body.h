@@ -207,9 +207,11 @@ static VEC_NOINLINE void scores_tile(const unit *k, int64_t k_step, const unit *
     tile_zero(sum);
     tile_dot(sum, k, k_step, 1, q, TILE_LANES, units);
     tile_store(s, TILE_LANES, sum);
+    VEC_UNROLL
     for (int j = 0; j < TILE_N; j++) {
         vec most = vec_load(highest + j * VEC_LANES);
 
+        VEC_UNROLL
         for (int i = 0; i < TILE_M; i++)
             most = vec_max(most, sum[i][j]);
         vec_store(highest + j * VEC_LANES, most);
@@ -222,6 +224,7 @@ static VEC_NOINLINE void scores_adjust(const tile *t, int64_t first_lane, int64_
 {
     const float cap = t->job->softcap_log2;
 
+    VEC_UNROLL
     for (int j = 0; j < TILE_N; j++) {
         const ivec low = ivec_load(t->low + first_lane + j * VEC_LANES);
         const ivec high = ivec_load(t->high + first_lane + j * VEC_LANES);
@@ -293,6 +296,7 @@ static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, key_range key
     const vec scale = vec_set(t->job->softcap_log2 > 0.0f ? 1.0f : t->job->scale_log2);
     int raised = 0;
 
+    VEC_UNROLL
     for (int j = 0; j < TILE_N; j++) {
         float *m = t->m + first_lane + j * VEC_LANES, *l = t->l + first_lane + j * VEC_LANES;
         float *s = t->s + j * VEC_LANES;
@@ -327,16 +331,20 @@ static VEC_NOINLINE void values_tile(const unit *v, const unit *p, int64_t units
 {
     tile_sum sum;
 
+    VEC_UNROLL
     for (int i = 0; i < TILE_M; i++)
-        for (int j = 0; j < TILE_N; j++)
-            sum[i][j] = vec_load(o + i * TILE_LANES + j * VEC_LANES);
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++)
+        sum[i][j] = vec_load(o + i * TILE_LANES + j * VEC_LANES);
     if (alpha)
-        for (int j = 0; j < TILE_N; j++) {
-            const vec factor = vec_load(alpha + j * VEC_LANES);
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++) {
+        const vec factor = vec_load(alpha + j * VEC_LANES);
 
-            for (int i = 0; i < TILE_M; i++)
-                sum[i][j] = vec_mul(sum[i][j], factor);
-        }
+        VEC_UNROLL
+        for (int i = 0; i < TILE_M; i++)
+            sum[i][j] = vec_mul(sum[i][j], factor);
+    }
     tile_dot(sum, v, 1, TILE_M, p, TILE_LANES, units);
     tile_store(o, TILE_LANES, sum);
 }

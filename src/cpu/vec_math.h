@@ -8,10 +8,14 @@
 
 #include "mxattn/mxattn.h"
 
+/* VEC_UNROLL: before each short loop over a register tile; unrolled early, the tile stays in
+ * registers. */
 #if defined(__GNUC__)
+#define VEC_UNROLL   _Pragma("GCC unroll 16")
 #define VEC_INLINE   static inline __attribute__((always_inline))
 #define VEC_NOINLINE __attribute__((noinline)) /* keeps a micro-kernel's registers its own */
 #else
+#define VEC_UNROLL
 #define VEC_INLINE static inline
 #define VEC_NOINLINE
 #endif

@@ -19,9 +19,11 @@ typedef vec tile_sum[TILE_M][TILE_N];
 
 VEC_INLINE void tile_zero(tile_sum sum)
 {
+    VEC_UNROLL
     for (int i = 0; i < TILE_M; i++)
-        for (int j = 0; j < TILE_N; j++)
-            sum[i][j] = vec_set(0.0f);
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++)
+        sum[i][j] = vec_set(0.0f);
 }
 
 /* The first m rows and n vectors of a tile; both are constants where this is inlined. */
@@ -31,11 +33,14 @@ VEC_INLINE void tile_dot_part(tile_sum sum, int m, int n, const unit *a, int64_t
     for (int64_t k = 0; k < units; k++) {
         uvec lanes[TILE_N];
 
+        VEC_UNROLL
         for (int j = 0; j < n; j++)
             lanes[j] = unit_load(b + k * b_step + j * VEC_LANES);
+        VEC_UNROLL
         for (int i = 0; i < m; i++) {
             const uvec row = unit_broadcast(a + i * a_row + k * a_step);
 
+            VEC_UNROLL
             for (int j = 0; j < n; j++)
                 sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
         }
@@ -50,9 +55,11 @@ VEC_INLINE void tile_dot(tile_sum sum, const unit *a, int64_t a_row, int64_t a_s
 
 VEC_INLINE void tile_store(float *out, int64_t out_row, tile_sum sum)
 {
+    VEC_UNROLL
     for (int i = 0; i < TILE_M; i++)
-        for (int j = 0; j < TILE_N; j++)
-            vec_store(out + i * out_row + j * VEC_LANES, sum[i][j]);
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++)
+        vec_store(out + i * out_row + j * VEC_LANES, sum[i][j]);
 }
 
 #endif

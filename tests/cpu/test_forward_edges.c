@@ -1,0 +1,292 @@
+/* test_forward_edges.c: what must not spread: NaN and infinity, later tokens, bytes outside every
+ * sequence; decoding of every code under every scale; long sequences in little memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "attention_case.h"
+#include "compare.h"
+#include "mx/e8m0.h"
+#include "report.h"
+#include "thresholds.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t isas[8];
+static int isa_count;
+
+static mxt_attention_result run(mxt_attention_case *c, uint32_t isa)
+{
+    mxattn_context *context = mxt_context(isa, 2);
+    mxt_attention_result result =
+        mxt_attention_case_forward(c, context, MXATTN_BACKEND_CPU, MXATTN_PRECISION_MXFP8);
+
+    CHECK(result.status == MXATTN_OK, "forward: %s", mxattn_last_error());
+    mxattn_context_destroy(context);
+    return result;
+}
+
+/* Codes of token s of a dense or jagged tensor without extra strides, all heads. */
+static void set_token(const mxattn_tensor *tensor, int64_t token, uint8_t code)
+{
+    const int n = tensor->ndim;
+    const size_t bytes = (size_t)(tensor->shape[n - 1] * tensor->shape[n - 2]);
+
+    memset((uint8_t *)tensor->data + token * tensor->stride[n - 3], code, bytes);
+}
+
+static int row_is_nan(const float *row, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!isnan(row[i]))
+            return 0;
+    return 1;
+}
+
+static int row_is_finite(const float *row, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(row[i]))
+            return 0;
+    return 1;
+}
+
+/* A NaN in one token of q, k or v, causal: rows that see it are NaN, others keep their bits. */
+static void test_nan(uint32_t isa)
+{
+    const int64_t s = 150, at = 77;
+    mxt_attention_spec spec = mxt_attention_spec_make();
+
+    spec.seqlen_q[0] = spec.seqlen_k[0] = s;
+    spec.problem.causal = 1;
+    for (int which = 0; which < 3; which++) {
+        mxt_attention_case c;
+
+        mxt_case("NaN in %s on %s", which == 0 ? "q" : which == 1 ? "k" : "v", mxt_isa_name(isa));
+        mxt_attention_case_make(&c, &spec);
+        mxt_attention_result want = run(&c, isa);
+        set_token(which == 0 ? &c.q : which == 1 ? &c.k : &c.v, at, MXA_FP8_NAN);
+        mxt_attention_result got = run(&c, isa);
+        const int64_t row = spec.heads * spec.head_dim_v;
+        for (int64_t i = 0; i < s; i++) {
+            const int reached = which == 0 ? i == at : i >= at;
+
+            if (reached)
+                CHECK(row_is_nan(got.o + i * row, row), "row %d is not NaN", (int)i);
+            else
+                CHECK(memcmp(got.o + i * row, want.o + i * row, (size_t)row * sizeof(float)) == 0,
+                      "row %d changed", (int)i);
+            for (int64_t h = 0; h < spec.heads; h++)
+                CHECK(isnan(got.lse[h * s + i]) == (reached && which != 2), "LSE of row %d: %g",
+                      (int)i, (double)got.lse[h * s + i]);
+        }
+        mxt_attention_result_free(&want);
+        mxt_attention_result_free(&got);
+        mxt_attention_case_free(&c);
+    }
+}
+
+/* An infinity of E5M2 in v reaches the rows that see it as an infinity of its sign. */
+static void test_infinity(uint32_t isa)
+{
+    const int64_t s = 70, at = 33;
+    const uint8_t minus_infinity = 0xfc;
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxt_attention_case c;
+
+    mxt_case("infinity in v on %s", mxt_isa_name(isa));
+    spec.seqlen_q[0] = spec.seqlen_k[0] = s;
+    spec.problem.causal = 1;
+    spec.v.dtype = MXATTN_E5M2;
+    mxt_attention_case_make(&c, &spec);
+    set_token(&c.v, at, minus_infinity);
+    mxt_attention_result got = run(&c, isa);
+    for (int64_t i = 0; i < s * spec.heads * spec.head_dim_v; i++) {
+        const int64_t row = i / (spec.heads * spec.head_dim_v);
+
+        if (row < at)
+            CHECK(isfinite(got.o[i]), "row %d: %g", (int)row, (double)got.o[i]);
+        else
+            CHECK(isinf(got.o[i]) && got.o[i] < 0, "row %d: %g", (int)row, (double)got.o[i]);
+    }
+    mxt_attention_result_free(&got);
+    mxt_attention_case_free(&c);
+}
+
+/* causal_strict: whatever the tokens after row i hold, its bits stay. */
+static void test_strict(uint32_t isa, int alignment, int64_t sq, int64_t sk)
+{
+    static const uint8_t codes[] = {0x00, 0x7e, MXA_FP8_NAN};
+    static const uint8_t scales[] = {0, 254, 255};
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    const int64_t row = spec.heads * spec.head_dim_v;
+
+    spec.seqlen_q[0] = sq;
+    spec.seqlen_k[0] = sk;
+    spec.problem.causal = spec.problem.causal_strict = 1;
+    spec.problem.alignment = alignment ? MXATTN_TOP_LEFT : MXATTN_BOTTOM_RIGHT;
+    for (int64_t i = 0; i < sq; i += 13) {
+        const int64_t last = i + (alignment ? 0 : sk - sq); /* key on the diagonal */
+        mxt_attention_case c;
+
+        mxt_case("strict up to row %d of %d on %s", (int)i, (int)sq, mxt_isa_name(isa));
+        mxt_attention_case_make(&c, &spec);
+        mxt_attention_result want = run(&c, isa);
+        for (int64_t t = 0; t < sk || t < sq; t++) {
+            if (t > i && t < sq)
+                set_token(&c.q, t, codes[t % 3]);
+            if (t > last && t < sk) {
+                set_token(&c.k, t, codes[(t + 1) % 3]);
+                set_token(&c.v, t, codes[(t + 2) % 3]);
+                c.k.scales[MXATTN_HDIM].data[t] = scales[t % 3];
+                c.v.scales[MXATTN_HDIM].data[t] = scales[(t / 3) % 3];
+            }
+        }
+        mxt_attention_result got = run(&c, isa);
+        CHECK(row_is_finite(want.o, (i + 1) * row), "not finite");
+        CHECK(memcmp(got.o, want.o, (size_t)((i + 1) * row) * sizeof(float)) == 0, "O changed");
+        for (int64_t h = 0; h < spec.heads; h++)
+            CHECK(memcmp(got.lse + h * sq, want.lse + h * sq, (size_t)(i + 1) * sizeof(float)) == 0,
+                  "LSE of head %d changed", (int)h);
+        mxt_attention_result_free(&want);
+        mxt_attention_result_free(&got);
+        mxt_attention_case_free(&c);
+    }
+}
+
+/* One key: O is v itself. All codes under all scales; for BF16 units values below 2^-126 are 0. */
+static void test_decode(uint32_t isa, mxattn_dtype dtype, mxattn_block block)
+{
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    const int bf16 = (isa & MXATTN_ISA_AVX512_BF16) != 0;
+    mxt_attention_case c;
+
+    spec.batch = 1;
+    spec.heads = spec.kv_heads = 256; /* head h: scale h */
+    spec.seqlen_q[0] = spec.seqlen_k[0] = 1;
+    spec.head_dim_v = 256; /* dimension d: code d */
+    spec.problem.softmax_scale = 0.0; /* P is 1 */
+    spec.v = (mxattn_tags){dtype, block, MXATTN_RCEIL, 0};
+    mxt_case("decode E%dM%d by %s scales on %s", dtype == MXATTN_E4M3 ? 4 : 5,
+             dtype == MXATTN_E4M3 ? 3 : 2, block == MXATTN_BLOCK_ROW ? "hdim" : "seq",
+             mxt_isa_name(isa));
+    mxt_attention_case_make(&c, &spec);
+    const mxattn_axis axis = block == MXATTN_BLOCK_ROW ? MXATTN_HDIM : MXATTN_SEQ;
+    for (int i = 0; i < 256 * 256; i++)
+        ((uint8_t *)c.v.data)[i] = (uint8_t)i;
+    for (int i = 0; i < 256 * (axis == MXATTN_HDIM ? 8 : 256); i++)
+        c.v.scales[axis].data[i] = (uint8_t)(i / (axis == MXATTN_HDIM ? 8 : 256));
+    mxt_attention_result got = run(&c, isa);
+    for (int i = 0; i < 256 * 256; i++) {
+        const float exact = mxa_fp8_decode((uint8_t)i, (uint8_t)(i / 256), dtype);
+        const float want = bf16 && fabsf(exact) < 0x1p-126f ? 0.0f : exact;
+
+        CHECK(isnan(want) ? isnan(got.o[i]) : got.o[i] == want, "code %02x scale %d: %a, want %a",
+              (unsigned)(i % 256), i / 256, (double)got.o[i], (double)want);
+    }
+    mxt_attention_result_free(&got);
+    mxt_attention_case_free(&c);
+}
+
+/* causal is the window (-1, 0), and a window that reaches everything is no window: same bits. */
+static void test_equal_windows(uint32_t isa)
+{
+    const int64_t windows[][2] = {{-1, 0}, {300, 0}, {299, 0}};
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxt_attention_case c;
+
+    spec.seqlen_q[0] = spec.seqlen_k[0] = 300;
+    spec.problem.causal = 1;
+    mxt_attention_case_make(&c, &spec);
+    mxt_case("causal on %s", mxt_isa_name(isa));
+    mxt_attention_result want = run(&c, isa);
+    for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+        mxt_case("window %d on %s", (int)windows[i][0], mxt_isa_name(isa));
+        c.spec.problem.causal = 0;
+        memcpy(c.spec.problem.window, windows[i], sizeof(windows[i]));
+        mxt_attention_result got = run(&c, isa);
+        mxt_check_bytes("O", got.o, want.o, sizeof(float), mxt_shape1(c.o_elements));
+        mxt_check_bytes("LSE", got.lse, want.lse, sizeof(float), mxt_shape1(c.lse_elements));
+        mxt_attention_result_free(&got);
+    }
+    mxt_attention_result_free(&want);
+    mxt_attention_case_free(&c);
+}
+
+/* The last rows of a causal prefill, decoded alone. */
+static void test_decode_step(uint32_t isa, mxattn_intermediates intermediates)
+{
+    const int64_t sk = 200;
+    mxt_attention_spec spec = mxt_attention_spec_make();
+
+    spec.seqlen_q[0] = spec.seqlen_k[0] = sk;
+    spec.heads = 4;
+    spec.problem.causal = 1;
+    spec.problem.intermediates = intermediates;
+    for (int64_t sq = 1; sq < 40; sq = sq * 3 + 1) {
+        mxt_attention_case c;
+        const int64_t row = spec.heads * spec.head_dim_v;
+
+        mxt_case("decode of %d rows on %s", (int)sq, mxt_isa_name(isa));
+        mxt_attention_case_make(&c, &spec);
+        mxt_attention_result all = run(&c, isa);
+        c.q.data = (uint8_t *)c.q.data + (sk - sq) * c.q.stride[1];
+        c.q.scales[0].data += (sk - sq) * c.q.scales[0].stride_row;
+        c.q.shape[1] = c.spec.seqlen_q[0] = c.spec.problem.max_seqlen_q = c.tokens_q = sq;
+        c.o_elements = sq * row;
+        c.lse_elements = sq * spec.heads;
+        mxt_attention_result few = run(&c, isa);
+        const double limit =
+            intermediates == MXATTN_INTERMEDIATES_E4M3 ? MXT_DECODE_E4M3 : MXT_DECODE_BF16;
+        mxt_check_rms("O", few.o, all.o + (sk - sq) * row, mxt_shape1(c.o_elements), limit);
+        mxt_attention_result_free(&all);
+        mxt_attention_result_free(&few);
+        mxt_attention_case_free(&c);
+    }
+}
+
+/* S = 65,536, 4 heads of 128: workspace of the plan, which is all that forward uses. */
+static void test_memory(uint32_t isa)
+{
+    mxattn_attention_problem problem;
+    mxattn_plan *plan = NULL;
+    mxattn_plan_info info;
+    mxattn_context *context = mxt_context(isa, 2);
+
+    mxt_case("memory of a long sequence on %s", mxt_isa_name(isa));
+    mxattn_attention_problem_init(&problem);
+    problem.max_seqlen_q = problem.max_seqlen_k = 65536;
+    problem.heads = problem.kv_heads = 4;
+    problem.head_dim = 128;
+    problem.q.dtype = problem.k.dtype = problem.v.dtype = MXATTN_F32;
+    problem.o = (mxattn_tags){MXATTN_E4M3, MXATTN_BLOCK_ROW, MXATTN_RCEIL, 0};
+    CHECK_STATUS(MXATTN_OK, mxattn_plan_create(context, &problem, &plan));
+    mxattn_plan_info_init(&info);
+    mxattn_plan_query(plan, &info);
+    CHECK(info.workspace_forward_bytes < (int64_t)300 << 20, "workspace of %lld bytes",
+          (long long)info.workspace_forward_bytes);
+    mxattn_plan_destroy(plan);
+    mxattn_context_destroy(context);
+}
+
+int main(void)
+{
+    isa_count = mxt_isas(isas);
+    for (int i = 0; i < isa_count; i++) {
+        test_nan(isas[i]);
+        test_infinity(isas[i]);
+        test_strict(isas[i], 0, 90, 90);
+        test_strict(isas[i], 0, 60, 200);
+        test_strict(isas[i], 1, 150, 40);
+        test_decode(isas[i], MXATTN_E4M3, MXATTN_BLOCK_ROW);
+        test_decode(isas[i], MXATTN_E4M3, MXATTN_BLOCK_COLUMN);
+        test_decode(isas[i], MXATTN_E5M2, MXATTN_BLOCK_ROW);
+        test_decode(isas[i], MXATTN_E5M2, MXATTN_BLOCK_COLUMN);
+        test_equal_windows(isas[i]);
+        test_decode_step(isas[i], MXATTN_INTERMEDIATES_BF16);
+        test_decode_step(isas[i], MXATTN_INTERMEDIATES_E4M3);
+        test_memory(isas[i]);
+    }
+    return mxt_finish();
+}
