@@ -51,6 +51,36 @@ static inline float exp_negative(float x)
     return e * power.value;
 }
 
+/* A row of scores becomes exp(scale * (score - largest)); returns its sum, and the largest in *max.
+ * Eight running maxima and sums, so that they fit a vector. */
+static float exponentials(float *row, int64_t count, float scale, float *max)
+{
+    enum { LANES = 8 };
+    float largest[LANES], sum[LANES] = {0};
+    int64_t whole = count / LANES * LANES;
+    for (int l = 0; l < LANES; l++)
+        largest[l] = -INFINITY;
+    for (int64_t j = 0; j < whole; j += LANES)
+        for (int l = 0; l < LANES; l++)
+            largest[l] = row[j + l] > largest[l] ? row[j + l] : largest[l];
+    for (int64_t j = whole; j < count; j++)
+        largest[0] = row[j] > largest[0] ? row[j] : largest[0];
+    for (int l = 1; l < LANES; l++)
+        largest[0] = largest[l] > largest[0] ? largest[l] : largest[0];
+    float top = largest[0];
+    for (int64_t j = 0; j < count; j++)
+        row[j] = exp_negative((row[j] - top) * scale);
+    for (int64_t j = 0; j < whole; j += LANES)
+        for (int l = 0; l < LANES; l++)
+            sum[l] += row[j + l];
+    for (int64_t j = whole; j < count; j++)
+        sum[0] += row[j];
+    for (int l = 1; l < LANES; l++)
+        sum[0] += sum[l];
+    *max = top;
+    return sum[0];
+}
+
 /* What a task needs of one (sequence, query head). */
 struct head {
     const float *q, *k, *v, *o, *dout; /* first row of the sequence */
@@ -114,16 +144,11 @@ static void forward_task(void *arg, int64_t index)
         int64_t keys = first + rows;
         scores(&x, p, first, rows, keys);
         for (int64_t i = 0; i < rows; i++) {
-            float *row = p + i * keys, max = -INFINITY, sum = 0.0f;
+            float *row = p + i * keys, max;
             int64_t seen = first + i + 1;
+            float sum = exponentials(row, seen, x.scale, &max), share = 1.0f / sum;
             for (int64_t j = 0; j < seen; j++)
-                max = row[j] > max ? row[j] : max;
-            for (int64_t j = 0; j < seen; j++)
-                row[j] = exp_negative((row[j] - max) * x.scale);
-            for (int64_t j = 0; j < seen; j++)
-                sum += row[j];
-            for (int64_t j = 0; j < seen; j++)
-                row[j] /= sum;
+                row[j] *= share;
             memset(row + seen, 0, (size_t)(keys - seen) * sizeof(float));
             x.lse[first + i] = max * x.scale + logf(sum);
         }
@@ -144,13 +169,13 @@ static void backward_block(const struct head *x, float *p, float *ds, int64_t fi
     for (int64_t i = 0; i < rows; i++) {
         const float *o = x->o + (first + i) * x->o_width, *g = dout + i * x->o_width;
         float *p_row = p + i * keys, *ds_row = ds + i * keys;
-        float lse = x->lse[first + i], delta = 0.0f;
+        float lse = x->lse[first + i], delta = 0.0f, scale = x->scale;
         int64_t seen = first + i + 1;
         for (int64_t j = 0; j < d; j++)
             delta += g[j] * o[j];
         for (int64_t j = 0; j < seen; j++) {
-            p_row[j] = exp_negative(p_row[j] * x->scale - lse);
-            ds_row[j] = p_row[j] * (ds_row[j] - delta) * x->scale;
+            p_row[j] = exp_negative(p_row[j] * scale - lse);
+            ds_row[j] = p_row[j] * (ds_row[j] - delta) * scale;
         }
         memset(p_row + seen, 0, (size_t)(keys - seen) * sizeof(float));
         memset(ds_row + seen, 0, (size_t)(keys - seen) * sizeof(float));

@@ -27,6 +27,7 @@ static inline __attribute__((always_inline)) void
 tile_body(int64_t k, const float *a, const float *b, float *c, int64_t stride, int accumulate)
 {
     vector8 sum[TILE_M][2];
+#pragma GCC unroll 6
     for (int i = 0; i < TILE_M; i++)
         sum[i][0] = sum[i][1] = (vector8){0};
     for (int64_t step = 0; step < k; step++, a += TILE_M, b += TILE_N) {
@@ -37,6 +38,7 @@ tile_body(int64_t k, const float *a, const float *b, float *c, int64_t stride, i
             sum[i][1] += a[i] * b1;
         }
     }
+#pragma GCC unroll 6 /* else the sums would leave their registers */
     for (int i = 0; i < TILE_M; i++) {
         vector8 *row = (vector8 *)(c + i * stride);
         if (accumulate) {

@@ -62,18 +62,33 @@ struct rmsnorm {
     int width;
 };
 
+/* Eight running sums, so that they fit a vector. */
+static float sum_of_squares(const float *x, int count)
+{
+    enum { LANES = 8 };
+    float sum[LANES] = {0};
+    int whole = count / LANES * LANES;
+    for (int i = 0; i < whole; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            sum[l] += x[i + l] * x[i + l];
+    for (int i = whole; i < count; i++)
+        sum[0] += x[i] * x[i];
+    for (int l = 1; l < LANES; l++)
+        sum[0] += sum[l];
+    return sum[0];
+}
+
 static void rmsnorm_rows(void *arg, int64_t first, int64_t last)
 {
     const struct rmsnorm *n = arg;
+    const float *gain = n->gain;
+    int width = n->width;
     for (int64_t t = first; t < last; t++) {
-        const float *x = n->x + t * n->width;
-        float *y = n->out + t * n->width;
-        float sum = 0.0f;
-        for (int c = 0; c < n->width; c++)
-            sum += x[c] * x[c];
-        float rstd = 1.0f / sqrtf(sum / (float)n->width + 1e-6f);
-        for (int c = 0; c < n->width; c++)
-            y[c] = x[c] * rstd * n->gain[c];
+        const float *x = n->x + t * width;
+        float *y = n->out + t * width;
+        float rstd = 1.0f / sqrtf(sum_of_squares(x, width) / (float)width + 1e-6f);
+        for (int c = 0; c < width; c++)
+            y[c] = x[c] * rstd * gain[c];
         n->rstd[t] = rstd;
     }
 }
@@ -216,19 +231,21 @@ struct squared_relu {
 static void squared_relu_rows(void *arg, int64_t first, int64_t last)
 {
     const struct squared_relu *s = arg;
-    for (int64_t i = first * s->width; i < last * s->width; i++) {
-        float x = s->x[i] > 0.0f ? s->x[i] : 0.0f;
-        s->out[i] = x * x;
+    const float *x = s->x;
+    float *y = s->out;
+    for (int64_t i = first * s->width, end = last * s->width; i < end; i++) {
+        float positive = x[i] > 0.0f ? x[i] : 0.0f;
+        y[i] = positive * positive;
     }
 }
 
 static void squared_relu_backward_rows(void *arg, int64_t first, int64_t last)
 {
     const struct squared_relu *s = arg;
-    for (int64_t i = first * s->width; i < last * s->width; i++) {
-        float x = s->x[i] > 0.0f ? s->x[i] : 0.0f;
-        s->out[i] = 2.0f * x * s->dy[i];
-    }
+    const float *x = s->x, *dy = s->dy;
+    float *dx = s->out;
+    for (int64_t i = first * s->width, end = last * s->width; i < end; i++)
+        dx[i] = x[i] > 0.0f ? 2.0f * x[i] * dy[i] : 0.0f;
 }
 
 void squared_relu_forward(pool *p, float *y, const float *x, int tokens, int width)

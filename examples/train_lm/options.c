@@ -17,11 +17,11 @@ static const char help[] =
     "seed, and compares the validation losses.\n"
     "  --attention LIST   kinds, by commas: float32, mxfp8, none (default float32,mxfp8)\n"
     "  --backend NAME     of the mxattn library for mxfp8: auto, cpu, ref (default auto)\n"
-    "  --steps N          optimizer steps of each training (default 400)\n"
+    "  --steps N          optimizer steps of each training (default 800)\n"
     "  --batch-tokens N   most tokens of a step (default 1024)\n"
-    "  --width N          of the network, a multiple of 64, the head size (default 256)\n"
+    "  --width N          of the network, a multiple of 64, the head size (default 128)\n"
     "  --layers N         (default 4)\n"
-    "  --learning-rate X  at its peak (default 0.002)\n"
+    "  --learning-rate X  at its peak (default 0.003)\n"
     "  --seed N           (default 1)\n"
     "  --threads N        (default 0: as many as processors)\n"
     "  --text FILE        a verse a line, empty line between chapters (default\n"
@@ -110,12 +110,12 @@ options options_read(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     options o = {.runs = {ATTENTION_FLOAT32, ATTENTION_MXFP8},
                  .run_count = 2,
-                 .steps = 400,
+                 .steps = 800,
                  .batch_tokens = 1024,
-                 .width = 256,
+                 .width = 128,
                  .layers = 4,
                  .seed = 1,
-                 .learning_rate = 0.002,
+                 .learning_rate = 0.003,
                  .text = "examples/data/kjv.txt",
                  .out = "build/demo",
                  .backend = "auto"};
