@@ -114,13 +114,19 @@ VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a,
 {
     tile_sum sum;
 
-    for (int i = 0; i < m; i++)
+    VEC_UNROLL
+    for (int i = 0; i < m; i++) {
+        VEC_UNROLL
         for (int j = 0; j < 2; j++)
             sum[i][j] = keep ? vec_load(c + i * c_row + j * VEC_LANES) : vec_set(0.0f);
+    }
     tile_dot_part(sum, m, 2, a, a_row, a_step, b, b_step, units);
-    for (int i = 0; i < m; i++)
+    VEC_UNROLL
+    for (int i = 0; i < m; i++) {
+        VEC_UNROLL
         for (int j = 0; j < 2; j++)
             vec_store(c + i * c_row + j * VEC_LANES, sum[i][j]);
+    }
 }
 
 /* WHY noinline: the register allocation of these loops must not depend on what surrounds them. */

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "backend.h"
+#include "cpu/attention_backward.h"
 #include "cpu/attention_forward.h"
 #include "cpu/dispatch.h"
 #include "cpu/operand.h"
@@ -54,6 +55,8 @@ static mxattn_status cpu_plan(mxattn_plan *plan)
     plan->info.isa_name = mxa_cpu_isa_name(plan->context->isa);
     plan->info.threads = mxa_parallel_workers(plan->context);
     mxa_cpu_attention_forward_plan(plan);
+    if (plan->problem.mode == MXATTN_TRAINING)
+        mxa_cpu_attention_backward_plan(plan);
     return MXATTN_OK;
 }
 
@@ -78,6 +81,7 @@ const mxa_backend mxa_cpu_backend = {
     .synchronise = mxa_host_synchronise,
     .plan = cpu_plan,
     .forward = mxa_cpu_attention_forward,
+    .backward = mxa_cpu_attention_backward,
     .prepare = cpu_prepare,
     .quantize = mxa_cpu_quantize,
     .dequantize = mxa_cpu_dequantize,
