@@ -31,8 +31,8 @@ struct mxattn_plan {
 
 /* A validated attention call. Tensors are normalised copies: q, k, v, o, dout, dq, dk, dv (and
  * _seq) have shape (B, S, H, D), jagged (1, T, H, D) with stride[0] = 0; lse and dlse (B, H, S),
- * jagged (1, H, T); scale strides resolved; tags are the problem's, so that a wide operand names the
- * block it is to be quantized to. Absent: ndim == 0. */
+ * jagged (1, H, T); scale strides resolved; tags are the problem's, so that a wide operand names
+ * the block it is to be quantized to. Absent: ndim == 0. */
 typedef struct mxa_attention_call {
     mxattn_tensor q, k, v;
     mxattn_tensor q_seq, k_seq, v_seq;
