@@ -22,6 +22,7 @@ static const struct {
     {"forward", mxc_verb_forward, "attention of .npy arrays"},
     {"backward", mxc_verb_backward, "its gradients"},
     {"check", mxc_verb_check, "the error of MXFP8 attention, against thresholds"},
+    {"bench", mxc_verb_bench, "its speed, beside what the machine can do"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 

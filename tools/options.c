@@ -257,7 +257,7 @@ static const struct argp_option size_options[] = {
     {"seqlen-k", KEY_SEQLEN_K, "S", 0, "Keys of each", 0},
     {"lengths", KEY_LENGTHS, "LIST", 0,
      "A jagged batch: 5,17,300, or lognormal:LO:HI for --batch lengths drawn from LO to HI", 0},
-    {"heads", KEY_HEADS, "H", 0, "Query heads (default 8)", 0},
+    {"heads", KEY_HEADS, "H", 0, "Query heads (default: as many as --kv-heads, or 8)", 0},
     {"kv-heads", KEY_KV_HEADS, "H", 0, "Key and value heads (default: as many as query heads)", 0},
     {"head-dim", KEY_HEAD_DIM, "D", 0, "Dimensions of q and k (default 128)", 0},
     {"head-dim-v", KEY_HEAD_DIM_V, "D", 0, "Dimensions of v (default: those of q and k)", 0},

@@ -39,6 +39,10 @@
  * other data). What is left are those same elements. */
 #define MXC_MODEL_SHARE 0.1
 
+/* bench compares outputs that leave as BF16: half a step, 2^-9, at worst; its mean square is a
+ * third. */
+#define MXC_BF16_OUTPUT 2.0e-3
+
 /* Differences of fewer FP32 units than this, of the terms that were added up, are never past a
  * limit: answers may be zero but for rounding, as dQ of a row with one key, where relative error
  * says nothing. In units of 2^-24. */

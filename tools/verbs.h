@@ -13,5 +13,6 @@ int mxc_verb_dequantize(int argc, char **argv);
 int mxc_verb_forward(int argc, char **argv);
 int mxc_verb_backward(int argc, char **argv);
 int mxc_verb_check(int argc, char **argv);
+int mxc_verb_bench(int argc, char **argv);
 
 #endif

@@ -719,3 +719,50 @@ def test_check_past_a_limit(mxattn):
 def test_check_refuses(mxattn):
     mxattn.refuses(*CHECK, "--heads", 3, naming=["heads"])
     mxattn.refuses(*CHECK, "--limits", "some", naming=["--limits"])
+
+
+BENCH = ["bench", "--seqlen", 96, "--heads", 4, "--kv-heads", 2, "--head-dim", 64, "--min-time", 0.01]
+
+
+def check_rows(rows, ops):
+    assert {row["op"] for row in rows} == ops
+    for row in rows:
+        assert row["ms_min"] <= row["ms_median"] <= row["ms_max"] and row["ms_min"] > 0
+        assert row["ceiling_share"] > 0 and row["threads"] >= 1 and row["isa"] and row["backend"] == "cpu"
+        work = "gbytes" if row["op"] == "quantize" else "gflops"
+        assert row[work] > 0
+        assert (row["baseline"] is None) == (row["ratio"] is None)
+        assert {"batch", "seqlen_q", "seqlen_k", "heads", "kv_heads", "head_dim"} <= row["shape"].keys()
+
+
+@pytest.mark.parametrize("op, ops", [
+    ("quantize", {"quantize"}), ("forward", {"forward", "forward_with_quantize"}),
+    ("backward", {"backward", "backward_with_quantize"}),
+    ("all", {"quantize", "forward", "forward_with_quantize", "backward", "backward_with_quantize"}),
+])
+def test_bench(mxattn, op, ops):
+    text = mxattn(*BENCH, op, "--causal", "--json", "b.json")
+    rows = json.loads((mxattn.folder / "b.json").read_text())
+    check_rows(rows, ops)
+    for name in ops:
+        assert f"\n{name} " in text
+
+
+@pytest.mark.parametrize("more", [
+    ["--lengths", "5,70,0,200"], ["--seqlen", 200, "--window", "40,8"], ["--seqlen", 160, "--block", "row"],
+    ["--seqlen", 160, "--block", "folded"], ["--seqlen", 160, "--intermediates", "e4m3"],
+    ["--seqlen", 160, "--head-dim-v", 32], ["--seqlen-q", 40, "--seqlen-k", 150],
+])
+def test_bench_shapes(mxattn, more):
+    """What is timed is verified first, whatever the shape."""
+    mxattn("bench", "all", "--heads", 4, "--kv-heads", 2, "--head-dim", 64, "--min-time", 0, *more,
+           "--json", "b.json")
+    assert json.loads((mxattn.folder / "b.json").read_text())
+
+
+def test_bench_refuses(mxattn):
+    mxattn.refuses(*BENCH, "sideways", naming=["operation", "forward"])
+    mxattn.refuses(*BENCH, "--json", "no/b.json", naming=["--json"])
+    mxattn.refuses(*BENCH, "--sweep", naming=["--sweep"])
+    mxattn.refuses(*BENCH, "--min-time", "-1", naming=["--min-time"])
+    mxattn.refuses(*BENCH, "--heads", 3, naming=["heads"])

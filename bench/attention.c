@@ -1,0 +1,227 @@
+/* attention.c: attention, verified, then timed.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bench.h"
+#include "compare.h"
+#include "error.h"
+#include "tensors.h"
+#include "thresholds.h"
+#include "verify.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const int64_t memory_limit = (int64_t)1 << 30; /* of all sets */
+
+typedef struct timed {
+    mxattn_attention_problem problem;
+    mxattn_plan *plan;
+    mxattn_plan_info info;
+    int backward, sets;
+    mxc_tensor_set *set;
+    mxattn_attention_args *args; /* of each set */
+} timed;
+
+static void run_forward(void *memory, int set)
+{
+    timed *t = memory;
+    mxc_need(mxattn_attention_forward(t->plan, &t->args[set]));
+}
+
+static void run_backward(void *memory, int set)
+{
+    timed *t = memory;
+    mxc_need(mxattn_attention_backward(t->plan, &t->args[set]));
+}
+
+static void set_problem(const mxc_bench *b, int backward, int in_call, timed *t)
+{
+    mxc_options_problem(b->options, in_call ? MXATTN_BF16 : MXATTN_E4M3, &t->problem);
+    mxc_sizes_problem(b->sizes, &t->problem);
+    t->problem.mode = backward ? MXATTN_TRAINING : MXATTN_INFERENCE;
+    /* Backward takes O in float32 from forward, so that it needs no saved memory; results leave as
+     * BF16, as in training. */
+    t->problem.o = (mxattn_tags){.dtype = backward ? MXATTN_F32 : MXATTN_BF16};
+    t->problem.dq = t->problem.dk = t->problem.dv = (mxattn_tags){.dtype = MXATTN_BF16};
+    t->backward = backward;
+    mxattn_plan_info_init(&t->info);
+    mxc_need(mxattn_plan_create(b->context, &t->problem, &t->plan));
+    mxc_need(mxattn_plan_query(t->plan, &t->info));
+}
+
+/* All sets, filled; the workspace is shared, for it is scratch that stays warm in use too. */
+static void make_sets(const mxc_bench *b, timed *t)
+{
+    int64_t bytes = mxc_tensor_set_bytes(b->sizes, &t->problem);
+    int64_t workspace = t->info.workspace_forward_bytes;
+    if (t->info.workspace_backward_bytes > workspace)
+        workspace = t->info.workspace_backward_bytes;
+    t->sets = mxc_rotation_sets(bytes, memory_limit);
+    t->set = mxc_tool_alloc((size_t)t->sets * sizeof *t->set);
+    t->args = mxc_tool_alloc((size_t)t->sets * sizeof *t->args);
+    void *scratch = mxc_tool_alloc((size_t)workspace);
+    for (int i = 0; i < t->sets; i++) {
+        mxc_tensor_set *set = &t->set[i];
+        mxattn_attention_args *args = &t->args[i];
+        mxc_tensor_set_make(b->sizes, &t->problem, set);
+        if (i == 0)
+            mxc_tensor_set_fill(b->context, b->sizes, &t->problem, b->options->seed, set);
+        else
+            memcpy(set->memory, t->set[0].memory, (size_t)bytes);
+        mxattn_attention_args_init(args);
+        args->q = &set->t[MXC_Q];
+        args->k = &set->t[MXC_K];
+        args->v = &set->t[MXC_V];
+        args->o = &set->t[MXC_O];
+        args->lse = &set->t[MXC_LSE];
+        if (t->backward) {
+            args->dout = &set->t[MXC_DOUT];
+            args->dq = &set->t[MXC_DQ];
+            args->dk = &set->t[MXC_DK];
+            args->dv = &set->t[MXC_DV];
+        }
+        args->batch = b->sizes->cu_seqlens ? b->sizes->batch : -1;
+        args->cu_seqlens_q = args->cu_seqlens_k = b->sizes->cu_seqlens;
+        args->workspace = scratch;
+        args->workspace_bytes = (size_t)workspace;
+        if (t->backward || i == 0)
+            run_forward(t, i);
+    }
+}
+
+static void release(timed *t)
+{
+    free(t->args[0].workspace);
+    for (int i = 0; i < t->sets; i++)
+        free(t->set[i].memory);
+    free(t->set);
+    free(t->args);
+    mxattn_plan_destroy(t->plan);
+}
+
+typedef struct timed_baseline {
+    void (*run)(const mxc_baseline_problem *problem);
+    mxc_baseline_problem problem;
+} timed_baseline;
+
+static void run_baseline(void *memory, int set)
+{
+    const timed_baseline *t = memory;
+    (void)set;
+    t->run(&t->problem);
+}
+
+/* Packed offsets of a dense batch. */
+static int32_t *dense_offsets(int64_t batch, int64_t seqlen)
+{
+    int32_t *offsets = mxc_tool_alloc((size_t)(batch + 1) * sizeof *offsets);
+    for (int64_t i = 0; i <= batch; i++)
+        offsets[i] = (int32_t)(i * seqlen);
+    return offsets;
+}
+
+static float *floats(int64_t count)
+{
+    return mxc_tool_alloc((size_t)count * sizeof(float));
+}
+
+/* What the baseline computes must be what the kernel computes, but for MXFP8's intermediates. */
+static void compare_baseline(const mxc_bench *b, const timed *t, const mxc_baseline_problem *p)
+{
+    const mxc_sizes *s = b->sizes;
+    const int which = t->backward ? MXC_DQ : MXC_O;
+    float *ours = mxc_tensor_values(b->context, s, &t->set[0].t[which]);
+    int64_t count = s->total_q * s->heads * (t->backward ? s->head_dim : s->head_dim_v);
+    mxc_error error = mxc_compare(ours, t->backward ? p->dq : p->o, count);
+    if (!(error.rms <= (t->backward ? MXC_LIMIT_DQ_DK : MXC_LIMIT_O_E4M3)))
+        mxc_die("the baseline %s computes something else: rms %.3g of %s", b->baseline->name,
+                error.rms, t->backward ? "dQ" : "O");
+    free(ours);
+}
+
+static double time_baseline(const mxc_bench *b, const timed *t)
+{
+    const mxc_sizes *s = b->sizes;
+    const mxattn_attention_problem *problem = &t->problem;
+    int32_t *offsets_q = s->cu_seqlens, *offsets_k = s->cu_seqlens;
+    if (!s->cu_seqlens) {
+        offsets_q = dense_offsets(s->batch, s->seqlen_q);
+        offsets_k = dense_offsets(s->batch, s->seqlen_k);
+    }
+    float *operands[4];
+    for (int i = MXC_Q; i <= MXC_DOUT; i++)
+        operands[i] = mxc_tensor_values(b->context, s, &t->set[0].t[i]);
+    mxc_baseline_problem p = {.batch = s->batch,
+                              .heads = s->heads,
+                              .kv_heads = s->kv_heads,
+                              .head_dim = s->head_dim,
+                              .head_dim_v = s->head_dim_v,
+                              .cu_seqlens_q = offsets_q,
+                              .cu_seqlens_k = offsets_k,
+                              .left = problem->window[0],
+                              .right = problem->causal ? 0 : problem->window[1],
+                              .softmax_scale = t->info.softmax_scale,
+                              .threads = b->threads,
+                              .q = operands[MXC_Q],
+                              .k = operands[MXC_K],
+                              .v = operands[MXC_V],
+                              .dout = operands[MXC_DOUT],
+                              .o = floats(s->total_q * s->heads * s->head_dim_v),
+                              .lse = floats(s->total_q * s->heads),
+                              .dq = floats(s->total_q * s->heads * s->head_dim),
+                              .dk = floats(s->total_k * s->kv_heads * s->head_dim),
+                              .dv = floats(s->total_k * s->kv_heads * s->head_dim_v)};
+    b->baseline->forward(&p);
+    if (t->backward)
+        b->baseline->backward(&p);
+    compare_baseline(b, t, &p);
+    timed_baseline other = {t->backward ? b->baseline->backward : b->baseline->forward, p};
+    double seconds = mxc_time(run_baseline, &other, 1, b->min_seconds).median;
+    for (int i = 0; i < 4; i++)
+        free(operands[i]);
+    free(p.o);
+    free(p.lse);
+    free(p.dq);
+    free(p.dk);
+    free(p.dv);
+    if (!s->cu_seqlens) {
+        free(offsets_q);
+        free(offsets_k);
+    }
+    return seconds;
+}
+
+void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
+{
+    static const char *const backends[] = {"auto", "ref", "cpu", "cuda"};
+    static const char *const blocks[] = {"none", "row", "column", "square"};
+    static const char *const ops[2][2] = {{"forward", "forward_with_quantize"},
+                                          {"backward", "backward_with_quantize"}};
+    timed t = {0};
+    set_problem(b, backward, in_call, &t);
+    make_sets(b, &t);
+    if (backward)
+        run_backward(&t, 0);
+    mxc_verify_attention(b->checker, b->sizes, &t.problem, &t.info, &t.set[0], backward);
+    if (b->baseline && !in_call)
+        b->baseline_seconds[backward] = time_baseline(b, &t);
+
+    const mxc_sizes *s = b->sizes;
+    double pairs = mxc_sizes_visible_pairs(s, &t.problem) * (double)s->heads;
+    double d = (double)s->head_dim, dv = (double)s->head_dim_v;
+    mxc_bench_row row = {.op = ops[backward][in_call],
+                         .operands = in_call ? "bf16" : "e4m3",
+                         .block = t.problem.q.flags & MXATTN_FOLDED ? "folded"
+                                                                    : blocks[t.problem.q.block],
+                         .backend = backends[t.info.backend],
+                         .kernel = backward ? t.info.kernel_backward : t.info.kernel_forward,
+                         .isa = t.info.isa_name,
+                         .flops = 2 * pairs * (backward ? 3 * d + 2 * dv : d + dv),
+                         .ceiling = mxc_arithmetic_ceiling(t.info.isa_name, b->threads),
+                         .baseline_seconds = b->baseline_seconds[backward]};
+    row.timing = mxc_time(backward ? run_backward : run_forward, &t, t.sets, b->min_seconds);
+    mxc_bench_report(b, &t.problem, &row);
+    release(&t);
+}

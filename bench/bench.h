@@ -1,0 +1,56 @@
+/* bench.h: the core of mxattn bench: what to time, and the rows it makes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXC_BENCH_H
+#define MXC_BENCH_H
+
+#include "baselines.h"
+#include "ceilings.h"
+#include "json.h"
+#include "options.h"
+#include "sizes.h"
+#include "timing.h"
+
+typedef struct mxc_bench {
+    const mxattn_context *context; /* with the library's own threads */
+    const mxattn_context *checker; /* for the reference */
+    const mxc_options *options;
+    const mxc_sizes *sizes;
+    int32_t threads;
+    double min_seconds;
+    const mxc_baseline *baseline; /* NULL: none */
+    double baseline_seconds[2];   /* forward, backward of this shape; 0: not timed yet */
+    cJSON *rows;                  /* JSON array that grows */
+} mxc_bench;
+
+/* One line of the table, one object of the JSON. */
+typedef struct mxc_bench_row {
+    const char *op;       /* "forward" */
+    const char *operands; /* "e4m3", "bf16" */
+    const char *block;
+    const char *backend, *kernel, *isa;
+    mxc_timing timing;
+    double flops, bytes; /* one of them is 0 */
+    mxc_ceiling ceiling;
+    double baseline_seconds; /* 0: none */
+} mxc_bench_row;
+
+/* Verifies, then times. backward: else forward. in_call: operands come in BF16 and are quantized by
+ * the call; else in E4M3. */
+void mxc_bench_attention(mxc_bench *bench, int backward, int in_call);
+
+/* Quantization of a tensor of q's shape out of float32 or bfloat16. */
+void mxc_bench_quantize(mxc_bench *bench, mxattn_dtype wide, mxattn_block block);
+
+/* Prints a row and keeps it as JSON. */
+void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
+                      const mxc_bench_row *row);
+
+/* Heads the table with the machine and this shape. */
+void mxc_bench_head(const mxc_bench *bench);
+
+/* "AMD EPYC 9004", from the system. Static storage. */
+const char *mxc_machine(void);
+
+#endif

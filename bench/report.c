@@ -1,0 +1,106 @@
+/* report.c: rows of the bench, as a table and as JSON.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *mxc_machine(void)
+{
+    static char name[128];
+    char line[256];
+    FILE *file = name[0] ? NULL : fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
+            (void)snprintf(name, sizeof name, "%s", strchr(line, ':') + 2);
+            name[strcspn(name, "\n")] = 0;
+            break;
+        }
+    if (file)
+        (void)fclose(file);
+    return name[0] ? name : "unknown processor";
+}
+
+void mxc_bench_head(const mxc_bench *bench)
+{
+    char shape[256];
+    mxattn_attention_problem problem;
+    mxc_options_problem(bench->options, MXATTN_E4M3, &problem);
+    mxc_sizes_describe(bench->sizes, &problem, shape, sizeof shape);
+    (void)printf("%s, %d threads; %s\n", mxc_machine(), bench->threads, shape);
+    (void)printf("%-24s %-6s %-7s %-10s %10s %21s %9s %8s %7s\n", "op", "in", "block", "isa", "ms",
+                 "min..max", "GFLOP/s", "ceiling", "ratio");
+}
+
+static void print_row(const mxc_bench_row *row, double rate, double share, double ratio)
+{
+    char range[40];
+    (void)snprintf(range, sizeof range, "%.4g..%.4g", 1e3 * row->timing.min, 1e3 * row->timing.max);
+    (void)printf("%-24s %-6s %-7s %-10s %10.4g %21s %9.4g %7.1f%%", row->op, row->operands,
+                 row->block, row->isa, 1e3 * row->timing.median, range, rate, 100 * share);
+    if (ratio > 0)
+        (void)printf(" %7.2f", ratio);
+    (void)printf("%s\n", row->flops > 0 ? "" : "  (GB/s)");
+    (void)fflush(stdout);
+}
+
+static cJSON *shape_object(const mxc_sizes *s, const mxattn_attention_problem *p)
+{
+    cJSON *shape = cJSON_CreateObject();
+    cJSON_AddNumberToObject(shape, "batch", (double)s->batch);
+    cJSON_AddNumberToObject(shape, "seqlen_q", (double)s->seqlen_q);
+    cJSON_AddNumberToObject(shape, "seqlen_k", (double)s->seqlen_k);
+    cJSON_AddNumberToObject(shape, "total_q", (double)s->total_q);
+    cJSON_AddNumberToObject(shape, "total_k", (double)s->total_k);
+    cJSON_AddNumberToObject(shape, "heads", (double)s->heads);
+    cJSON_AddNumberToObject(shape, "kv_heads", (double)s->kv_heads);
+    cJSON_AddNumberToObject(shape, "head_dim", (double)s->head_dim);
+    cJSON_AddNumberToObject(shape, "head_dim_v", (double)s->head_dim_v);
+    cJSON_AddBoolToObject(shape, "jagged", s->cu_seqlens != NULL);
+    cJSON_AddBoolToObject(shape, "causal", p->causal);
+    cJSON_AddNumberToObject(shape, "window_left", (double)p->window[0]);
+    cJSON_AddNumberToObject(shape, "window_right", (double)p->window[1]);
+    return shape;
+}
+
+void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
+                      const mxc_bench_row *row)
+{
+    double median = row->timing.median;
+    double rate = (row->flops > 0 ? row->flops : row->bytes) / median;
+    double share = rate / row->ceiling.per_second;
+    double ratio = row->baseline_seconds / median;
+    print_row(row, 1e-9 * rate, share, ratio);
+
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddItemToArray(bench->rows, json);
+    cJSON_AddStringToObject(json, "op", row->op);
+    cJSON_AddItemToObject(json, "shape", shape_object(bench->sizes, problem));
+    cJSON_AddStringToObject(json, "operands", row->operands);
+    cJSON_AddStringToObject(json, "block", row->block);
+    cJSON_AddStringToObject(json, "backend", row->backend);
+    cJSON_AddStringToObject(json, "kernel", row->kernel);
+    cJSON_AddStringToObject(json, "isa", row->isa);
+    cJSON_AddNumberToObject(json, "threads", bench->threads);
+    cJSON_AddNumberToObject(json, "ms_median", 1e3 * median);
+    cJSON_AddNumberToObject(json, "ms_min", 1e3 * row->timing.min);
+    cJSON_AddNumberToObject(json, "ms_max", 1e3 * row->timing.max);
+    cJSON_AddNumberToObject(json, "repetitions", row->timing.repetitions);
+    cJSON_AddNumberToObject(json, row->flops > 0 ? "gflops" : "gbytes", 1e-9 * rate);
+    cJSON_AddStringToObject(json, "ceiling", row->ceiling.name);
+    cJSON_AddNumberToObject(json, row->flops > 0 ? "ceiling_gflops" : "ceiling_gbytes",
+                            1e-9 * row->ceiling.per_second);
+    cJSON_AddNumberToObject(json, "ceiling_share", share);
+    if (row->baseline_seconds > 0) {
+        cJSON_AddStringToObject(json, "baseline", bench->baseline->name);
+        cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * row->baseline_seconds);
+        cJSON_AddNumberToObject(json, "ratio", ratio);
+    } else {
+        cJSON_AddNullToObject(json, "baseline");
+        cJSON_AddNullToObject(json, "ratio");
+    }
+    cJSON_AddStringToObject(json, "machine", mxc_machine());
+    cJSON_AddStringToObject(json, "version", mxattn_version_string());
+}

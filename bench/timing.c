@@ -1,0 +1,73 @@
+/* timing.c: how long a piece of work takes, and on how many threads.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "timing.h"
+
+#include "progress.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { LEAST_REPETITIONS = 5, MOST_REPETITIONS = 2000 };
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds)
+{
+    double times[MOST_REPETITIONS], start = mxc_seconds();
+    int n = 0;
+    for (int set = 0; set < sets && mxc_seconds() - start < min_seconds + 1; set++)
+        work(arg, set);
+    start = mxc_seconds();
+    while (n < MOST_REPETITIONS) {
+        double before = mxc_seconds();
+        work(arg, n % sets);
+        double after = mxc_seconds();
+        times[n++] = after - before;
+        if (n >= LEAST_REPETITIONS && after - start >= min_seconds)
+            break;
+    }
+    qsort(times, (size_t)n, sizeof *times, compare_doubles);
+    double median = n % 2 ? times[n / 2] : (times[n / 2 - 1] + times[n / 2]) / 2;
+    return (mxc_timing){median, times[0], times[n - 1], n};
+}
+
+int64_t mxc_last_level_cache(void)
+{
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0)
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? bytes : (int64_t)32 << 20;
+}
+
+int mxc_rotation_sets(int64_t bytes, int64_t memory_limit)
+{
+    enum { MOST_SETS = 256 };
+    int64_t sets = 2 * mxc_last_level_cache() / (bytes > 0 ? bytes : 1) + 1;
+    int64_t fit = memory_limit / (bytes > 0 ? bytes : 1);
+    sets = sets > MOST_SETS ? MOST_SETS : sets;
+    sets = sets > fit ? fit : sets;
+    return sets > 1 ? (int)sets : 1;
+}
+
+typedef struct job {
+    void (*work)(void *arg, int64_t thread);
+    void *arg;
+} job;
+
+static void run_job(void *memory, int64_t index)
+{
+    const job *j = memory;
+    j->work(j->arg, index);
+}
+
+void mxc_on_threads(int32_t threads, void (*work)(void *arg, int64_t thread), void *arg)
+{
+    job j = {work, arg};
+    mxc_progress_parallel_for(&threads, threads, run_job, &j);
+}
