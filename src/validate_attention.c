@@ -84,6 +84,9 @@ static mxattn_status take_batch(run *r, mxa_attention_call *call)
                             args->cu_seqlens_q ? 'k' : 'q');
         call->batch_q.cu_seqlens = args->cu_seqlens_q;
         call->batch_k.cu_seqlens = args->cu_seqlens_k;
+    } else { /* jagged all the same: every row belongs to no sequence */
+        static const int32_t no_sequence[1] = {0};
+        call->batch_q.cu_seqlens = call->batch_k.cu_seqlens = no_sequence;
     }
     status = mxa_check_batch(&call->batch_q, r->tokens_q, problem->max_seqlen_q, "_q");
     if (!status)
