@@ -61,14 +61,14 @@ static void print_table(int64_t seqlen, int64_t heads, int64_t kv_heads, int64_t
 {
     static const mxt_kind kinds[] = {MXT_GAUSSIAN, MXT_OUTLIER, MXT_LONG_TAIL};
     static const mxattn_block blocks[] = {MXATTN_BLOCK_SQUARE, MXATTN_BLOCK_ROW};
-    (void)printf("| data | block | intermediates | O | LSE | dQ | dK | dV |\n"
-                 "|---|---|---|---|---|---|---|---|\n");
+    (void)printf("| data | block | intermediates | dQ reduced in | O | LSE | dQ | dK | dV |\n"
+                 "|---|---|---|---|---|---|---|---|---|\n");
     for (int kind = 0; kind < 3; kind++) {
         mxt_attention exact;
         mxt_attention_dense(&exact, 1, seqlen, seqlen, heads, kv_heads, head_dim);
         run(&exact, kinds[kind]);
         for (int block = 0; block < 2; block++)
-            for (int c = 1; c <= 2; c++) {
+            for (int c = 1; c <= 3; c++) {
                 mxt_attention model;
                 mxt_error errors[QUANTITIES];
                 mxt_attention_dense(&model, 1, seqlen, seqlen, heads, kv_heads, head_dim);
@@ -77,8 +77,10 @@ static void print_table(int64_t seqlen, int64_t heads, int64_t kv_heads, int64_t
                     model.problem.dout.block = blocks[block];
                 run(&model, kinds[kind]);
                 errors_of(&model, &exact, errors);
-                (void)printf("| %s | %s | %s |", mxt_kind_name(kinds[kind]),
-                             block ? "row" : "square", c == 1 ? "bf16" : "e4m3, dQ in FP16");
+                (void)printf(
+                    "| %s | %s | %s | %s |", mxt_kind_name(kinds[kind]), block ? "row" : "square",
+                    model.problem.intermediates == MXATTN_INTERMEDIATES_E4M3 ? "e4m3" : "bf16",
+                    model.problem.dq_reduce == MXATTN_DQ_REDUCE_FP16 ? "FP16" : "FP32");
                 for (int i = 0; i < QUANTITIES; i++)
                     (void)printf(" %.2e |", errors[i].relative_rms);
                 (void)printf("\n");

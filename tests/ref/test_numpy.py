@@ -19,10 +19,10 @@ from public_api import (BF16_INTERMEDIATES, CENTRED, COLUMN, E4M3, E4M3_INTERMED
 LOG2E = float(np.log2(np.e))
 DENSE, JAGGED = 0, 1
 
-# Against float64: outputs are FP32. Against the model: sums in another order flip a few roundings of P
-# and dS; one flip of 2^-9 or 2^-4 in a row of at least a few elements stays below these.
+# Against float64: outputs are FP32. Against the model: a sum in another order may flip one rounding of P
+# or dS, of 2^-9 or 2^-4; among the thousands of a problem that stays below this.
 EXACT_RMS = 1e-6
-MODEL_RMS = 2e-3
+MODEL_RMS = 2e-5
 
 np.seterr(all="ignore")
 
