@@ -477,6 +477,7 @@ int main(void)
     test_layers(p);
     test_attention_float32(p);
     test_attention_mxfp8(p, "ref");
+    test_attention_mxfp8(p, "cpu");
     test_network(p);
     test_training();
     test_text();

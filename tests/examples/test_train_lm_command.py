@@ -38,8 +38,7 @@ def curve(path):
 
 
 def test_two_runs_are_compared(tmp_path, text):
-    result = train(tmp_path, text, "--steps", "60", "--attention", "float32,mxfp8,none",
-                   "--backend", "ref")
+    result = train(tmp_path, text, "--steps", "60", "--attention", "float32,mxfp8,none")
     assert result.returncode == 0, result.stderr
     line = re.search(r"^val_loss float32=(\S+) mxfp8=(\S+) ratio=(\S+)$", result.stdout, re.MULTILINE)
     float32, mxfp8, ratio = map(float, line.groups())
@@ -57,7 +56,6 @@ def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     curves = []
     for threads, seed in ((1, 5), (3, 5), (3, 6)):
         out = tmp_path / f"{threads}-{seed}"
-        result = train(out, text, "--steps", "12", "--threads", str(threads), "--seed", str(seed), "--backend", "ref")
         assert result.returncode == 0, result.stderr
         curves.append([(out / f"loss_{name}.csv").read_text() for name in ("float32", "mxfp8")])
     assert curves[0] == curves[1]
