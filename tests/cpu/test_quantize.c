@@ -8,6 +8,9 @@
 #include "quantize_case.h"
 #include "report.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,14 +28,34 @@ static void set_flush(int on)
 #endif
 }
 
-/* Runs one spec on every ISA. */
-static void check_spec(const char *name, const mxt_quantize_spec *spec, mxt_kind kind,
+/* Fills 32 x 1 x 64 FP32 anew: the largest exponent is `exponent`, others lie up to 40 below, down
+ * into the subnormals; mantissas are random, or ties. */
+static void fill_below(mxt_quantize_case *c, int exponent, uint64_t seed)
+{
+    mxt_random random = {seed};
+    for (int64_t i = 0; i < 32 * 64; i++) {
+        uint64_t bits = mxt_random_u64(&random);
+        int below = i % 64 == 0 ? 0 : (int)(bits >> 32) % 40 - 8;
+        int field = exponent - (below < 0 ? 0 : below);
+        uint32_t mantissa = (uint32_t)bits & 0x7FFFFF;
+        mantissa = bits >> 63 ? mantissa & 0x780000 : mantissa;
+        uint32_t value =
+            (uint32_t)(field < 0 ? 0 : field) << 23 | mantissa | (bits >> 62 & 1) << 31;
+        memcpy((float *)c->wide.data + i, &value, sizeof value);
+    }
+}
+
+/* Runs one spec on every ISA; exponent >= 0 chooses fill_below, -1 the kind. */
+static void check_spec(const char *name, const mxt_quantize_spec *spec, mxt_kind kind, int exponent,
                        uint64_t seed)
 {
     mxt_quantize_case c;
     mxt_quantize_outputs want;
     mxt_quantize_case_make(&c, spec);
     mxt_quantize_case_fill(&c, kind, seed);
+    if (exponent >= 0) {
+        fill_below(&c, exponent, seed);
+    }
     mxt_quantize_outputs_make(&want, &c);
     mxt_quantize_reference(&c, &want);
     mxt_case("%s: reference, flushing, seed %llu, %s, %s", name, (unsigned long long)seed,
@@ -72,7 +95,30 @@ static void random_specs(void)
     for (uint64_t seed = 1; seed <= 250; seed++) {
         mxt_random random = {seed};
         mxt_quantize_spec spec = mxt_quantize_spec_random(&random);
-        check_spec("random", &spec, (mxt_kind)(seed % MXT_KINDS), seed);
+        check_spec("random", &spec, (mxt_kind)(seed % MXT_KINDS), -1, seed);
+    }
+}
+
+static void every_exponent(void)
+{
+    for (int i = 0; i < 255; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "exponent %d", i);
+        mxt_quantize_spec spec;
+        memset(&spec, 0, sizeof spec);
+        spec.batch = 1;
+        spec.lengths[0] = 32;
+        spec.heads = 1;
+        spec.head_dim = 64;
+        spec.wide = MXATTN_F32;
+        spec.tags.dtype = i % 2 ? MXATTN_E5M2 : MXATTN_E4M3;
+        for (int block = MXATTN_BLOCK_ROW; block <= MXATTN_BLOCK_COLUMN; block++) {
+            spec.tags.block = (mxattn_block)block;
+            spec.layouts[0] = block == MXATTN_BLOCK_ROW ? MXATTN_LINEAR : MXT_NO_SCALES;
+            spec.layouts[1] = block == MXATTN_BLOCK_ROW ? MXT_NO_SCALES : MXATTN_LINEAR;
+            check_spec(name, &spec, MXT_GAUSSIAN, i, (uint64_t)i + 1);
+            spec.tags.dtype = i % 2 ? MXATTN_E4M3 : MXATTN_E5M2;
+        }
     }
 }
 
@@ -80,5 +126,6 @@ int main(void)
 {
     isa_count = mxt_cpu_isas(isas);
     random_specs();
+    every_exponent();
     return mxt_finish();
 }
