@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256 };
+enum { ALIGNMENT = 256, GROUPS_LEAST = 4, TASKS_ENOUGH = 24 };
 
 /* Offsets into the workspace. */
 typedef struct layout {
@@ -117,6 +117,25 @@ static layout layout_of(const mxattn_plan *plan)
     return l;
 }
 
+/* Lanes of a tile. A large tile decodes K and V less often; a small problem is better served by
+ * enough tasks to share out. Depends on the plan alone. */
+static int64_t tile_q_of(const mxattn_attention_problem *p, const mxa_forward_kernel *kernel)
+{
+    const int64_t sequences = p->format == MXATTN_JAGGED ? 1 : p->batch;
+    const int64_t lanes =
+        tokens_most(p, 0) / (sequences ? sequences : 1) * (p->heads / p->kv_heads);
+    int64_t groups = kernel->groups_most;
+
+    while (groups > GROUPS_LEAST) {
+        const int64_t tile = groups * kernel->lanes;
+
+        if ((lanes + tile - 1) / tile * sequences * p->kv_heads >= TASKS_ENOUGH)
+            break;
+        groups /= 2;
+    }
+    return groups * kernel->lanes;
+}
+
 void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
 {
     const mxattn_attention_problem *p = &plan->problem;
@@ -126,7 +145,7 @@ void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
     snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
              "mxa_cpu_%s_forward_%s_%dx%d_d%lld%s%s", kernel->isa,
              plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3 ? "e4m3" : "bf16",
-             (int)kernel->tile_q, (int)kernel->tile_k, (long long)p->head_dim,
+             (int)tile_q_of(p, kernel), (int)kernel->tile_k, (long long)p->head_dim,
              p->window[1] >= 0 ? "_causal" : "", p->format == MXATTN_JAGGED ? "_jagged" : "");
     plan->info.workspace_forward_bytes = layout_of(plan).bytes;
     if (p->mode == MXATTN_TRAINING)
@@ -152,13 +171,13 @@ mxa_saved_view mxa_cpu_saved_view(const mxattn_attention_problem *problem, void 
     return view;
 }
 
-static int64_t tile_prefix(mxa_forward_job *job, int64_t *first_tile, int64_t tile_q)
+static int64_t tile_prefix(mxa_forward_job *job, int64_t *first_tile)
 {
     first_tile[0] = 0;
     for (int64_t b = 0; b < job->batch; b++) {
         const int64_t lanes = job->sequences_q[b].used * job->group;
 
-        first_tile[b + 1] = first_tile[b] + (lanes + tile_q - 1) / tile_q;
+        first_tile[b + 1] = first_tile[b] + (lanes + job->tile_q - 1) / job->tile_q;
     }
     job->first_tile = first_tile;
     return first_tile[job->batch];
@@ -260,6 +279,7 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
         .sequences_k = sequences_k,
         .batch = call->batch_q.batch,
         .group = plan->problem.heads / plan->problem.kv_heads,
+        .tile_q = tile_q_of(&plan->problem, kernel),
         .tokens_q = mxa_cpu_tokens_q(call),
         .scratch = workspace + l.scratch,
         .scratch_bytes = kernel->scratch_bytes(plan->problem.head_dim, plan->problem.head_dim_v),
@@ -281,7 +301,7 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
     const mxattn_status status = set_operands(&job, plan, workspace, &l);
     if (status != MXATTN_OK)
         return status;
-    const int64_t tiles = tile_prefix(&job, (void *)(workspace + l.first_tile), kernel->tile_q);
+    const int64_t tiles = tile_prefix(&job, (void *)(workspace + l.first_tile));
     clear_unused(&job);
     mxa_parallel_for(plan->context, tiles * plan->problem.kv_heads, kernel->task, &job);
     return o_is_fp8(&plan->problem) ? quantize_o(&job, plan->context) : MXATTN_OK;

@@ -23,6 +23,7 @@ typedef struct mxa_forward_job {
     const int64_t *first_tile;                     /* (batch+1) */
     int64_t batch;
     int64_t group;      /* q heads of one kv head */
+    int64_t tile_q;     /* lanes of a tile; every lane's bits are the same for any */
     float q_factor;     /* -1, 0 or 1: q is multiplied with it, so that scale_log2 is positive */
     float scale_log2;   /* y = scale_log2 * (q_factor*q).k, before softcap */
     float softcap_log2; /* softcap in log2 units; 0: off */
@@ -36,8 +37,9 @@ typedef struct mxa_forward_job {
 
 typedef struct mxa_forward_kernel {
     const char *isa;
-    int32_t tile_q; /* lanes */
-    int32_t tile_k; /* keys decoded at a time */
+    int32_t lanes;       /* of a register tile; a tile's are a multiple */
+    int32_t groups_most; /* that multiple at most */
+    int32_t tile_k;      /* keys decoded at a time */
     int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v);
     mxa_parallel_task task; /* arg: the job */
 } mxa_forward_kernel;

@@ -75,7 +75,7 @@ static int64_t tile_place(tile *t, unsigned char *base, int64_t head_dim, int64_
     t->dims_v = mxa_round_up(head_dim_v, TILE_M);
     t->q = carve(base, &at, TILE_Q * t->dim_units);
     t->k = carve(base, &at, TILE_K * t->dim_units);
-    t->v = carve(base, &at, TILE_K / UNIT_DEPTH * t->dims_v);
+    t->v = carve(base, &at, panel_units(head_dim_v, TILE_K));
     t->rows = carve(base, &at, VEC_LANES * ROW_UNITS);
     t->o = carve(base, &at, TILE_Q * t->dims_v);
     t->s = carve(base, &at, TILE_K * TILE_LANES);
@@ -116,7 +116,7 @@ static void load_q(tile *t)
     mxa_operand operand;
     operand_reader reader;
     int64_t head = -1;
-    float row[MXA_DIMS_MOST];
+    float space[MXA_DIMS_MOST];
 
     for (int64_t lane = 0; lane < groups * TILE_LANES; lane++) {
         unit *staged = t->rows + lane % VEC_LANES * t->dim_units;
@@ -127,10 +127,13 @@ static void load_q(tile *t)
                 mxa_operand_open(&operand, &job->q, sequence, t->b, head);
                 operand_read(&reader, &operand);
             }
+            float *row = row_space(staged, space);
+
             operand_row(&reader, lane_row(t, lane), row);
             for (int64_t d = 0; d < dims; d++)
                 row[d] *= job->q_factor;
-            units_from_row(row, dims, staged);
+            if (UNIT_DEPTH > 1)
+                units_from_row(row, dims, staged);
         } else {
             memset(staged, 0, (size_t)t->dim_units * sizeof(unit));
         }
@@ -151,7 +154,9 @@ static void load_lanes(tile *t)
     const mxa_mask mask =
         mxa_mask_make(job->problem, job->sequences_q[t->b].used, job->sequences_k[t->b].used);
 
-    for (int64_t lane = 0; lane < TILE_Q; lane++) {
+    const int64_t padded = mxa_round_up(t->lanes, TILE_LANES);
+
+    for (int64_t lane = 0; lane < padded; lane++) {
         const int64_t real = lane < t->lanes ? lane : t->lanes - 1;
         const mxa_interval seen = mxa_mask_row(&mask, lane_row(t, real));
         const float *sink = job->call->sink;
@@ -161,7 +166,7 @@ static void load_lanes(tile *t)
         t->m[lane] = sink ? (float)ceil((double)sink[lane_head(t, real)] * M_LOG2E) : -INFINITY;
         t->l[lane] = 0.0f;
     }
-    memset(t->o, 0, (size_t)(TILE_Q * t->dims_v) * sizeof(float));
+    memset(t->o, 0, (size_t)(padded * t->dims_v) * sizeof(float));
 }
 
 static group_range lane_range(const tile *t, int64_t first, int64_t lanes)
@@ -566,8 +571,8 @@ static void forward_task(void *arg, int64_t task, int32_t worker)
 
     tile_place(&t, job->scratch + worker * job->scratch_bytes, job->problem->head_dim,
                job->problem->head_dim_v);
-    t.first_lane = (index - job->first_tile[t.b]) * TILE_Q;
-    t.lanes = lanes - t.first_lane < TILE_Q ? lanes - t.first_lane : TILE_Q;
+    t.first_lane = (index - job->first_tile[t.b]) * job->tile_q;
+    t.lanes = lanes - t.first_lane < job->tile_q ? lanes - t.first_lane : job->tile_q;
     mxa_operand_open(&t.k_operand, &job->k, &job->sequences_k[t.b], t.b, t.kv_head);
     mxa_operand_open(&t.v_operand, &job->v, &job->sequences_k[t.b], t.b, t.kv_head);
     tile_run(&t);
@@ -575,7 +580,8 @@ static void forward_task(void *arg, int64_t task, int32_t worker)
 
 const mxa_forward_kernel VEC_NAME(mxa_forward) = {
     .isa = VEC_ISA,
-    .tile_q = TILE_Q,
+    .lanes = TILE_LANES,
+    .groups_most = GROUPS,
     .tile_k = TILE_K,
     .scratch_bytes = forward_scratch_bytes,
     .task = forward_task,

@@ -22,10 +22,14 @@ typedef struct mxa_operand {
     int64_t token_stride;
     mxattn_dtype dtype;
     int32_t dims;
-    mxattn_axis axis; /* of the scales read */
+    mxattn_axis axis; /* of the scales read; COMPACT ones are read as HDIM */
     const mxattn_scales *scales;
     const mxa_sequence *sequence;
     int64_t b, head;
+    /* LINEAR and COMPACT: the byte of (token t, k) is at scale_first + t/32*scale_block +
+     * t%32*scale_token + k*scale_k, where k counts blocks of 32 dimensions, or dimensions (SEQ). */
+    const uint8_t *scale_first; /* NULL: TILED */
+    int64_t scale_block, scale_token, scale_k;
 } mxa_operand;
 
 /* tensor: FP8 with block scales, normalised as backend.h says; it and sequence must outlive the

@@ -73,6 +73,20 @@ VEC_INLINE vec vec_from_codes(const uint8_t *codes, mxattn_dtype dtype)
     return dtype == MXATTN_E4M3 ? vec_from_e4m3(codes) : vec_from_e5m2(codes);
 }
 
+/* 32 codes times one factor, or times one each. */
+VEC_INLINE void operand_block(const uint8_t *codes, mxattn_dtype dtype, const float *factors,
+                              int factor_step, float *out)
+{
+    const vec same = vec_set(factors[0]);
+
+    VEC_UNROLL
+    for (int i = 0; i < MXA_BLOCK; i += VEC_LANES) {
+        const vec factor = factor_step ? vec_load(factors + i) : same;
+
+        vec_store(out + i, vec_mul(vec_from_codes(codes + i, dtype), factor));
+    }
+}
+
 /* The slow way: 32 elements one by one. scale_step: 0 or 1. */
 static inline int operand_block_slow(const uint8_t *codes, mxattn_dtype dtype,
                                      const uint8_t *scales, int scale_step, int count, float *out)
@@ -110,47 +124,58 @@ static inline void operand_reader_turn(operand_reader *reader, int64_t token)
     }
 }
 
-/* One token in FP32: out[0 .. dims rounded up to 32), zeros beyond dims. Returns 1 when an element
- * is a NaN or an infinity. */
-static inline int operand_row(operand_reader *reader, int64_t token, float *out)
+/* One token in FP32, for one element type (a constant where this is inlined). */
+VEC_INLINE int operand_row_of(operand_reader *reader, mxattn_dtype dtype, int64_t token, float *out)
 {
     const mxa_operand *operand = reader->operand;
-    const mxattn_dtype dtype = operand->dtype;
     const int hdim = operand->axis == MXATTN_HDIM;
     const uint8_t *codes = operand->payload + token * operand->token_stride;
+    uint8_t tail[MXA_BLOCK];
     int special = 0;
 
-    operand_reader_turn(reader, token);
     for (int32_t d = 0; d < operand->dims; d += MXA_BLOCK, codes += MXA_BLOCK, out += MXA_BLOCK) {
         const int count = operand->dims - d < MXA_BLOCK ? operand->dims - d : MXA_BLOCK;
         const uint8_t *scales = hdim ? &reader->scales[d / MXA_BLOCK] : &reader->scales[d];
         const int unusual =
             hdim ? scale_is_unusual(*scales, dtype) : reader->unusual[d / MXA_BLOCK];
-        uint8_t tail[MXA_BLOCK] = {0};
-        const uint8_t *block = codes;
 
-        if (count < MXA_BLOCK)
-            block = memcpy(tail, codes, (size_t)count);
-        if (unusual || codes_are_special(block, dtype)) {
-            special |= operand_block_slow(block, dtype, scales, !hdim, count, out);
+        if (count < MXA_BLOCK) {
+            memset(tail, 0, sizeof(tail));
+            codes = memcpy(tail, codes, (size_t)count);
+        }
+        if (unusual || codes_are_special(codes, dtype)) {
+            special |= operand_block_slow(codes, dtype, scales, !hdim, count, out);
         } else if (hdim) {
-            const vec factor = vec_set(scale_factor(*scales, dtype));
+            const float factor = scale_factor(*scales, dtype);
 
-            for (int i = 0; i < MXA_BLOCK; i += VEC_LANES)
-                vec_store(out + i, vec_mul(vec_from_codes(block + i, dtype), factor));
+            operand_block(codes, dtype, &factor, 0, out);
         } else {
-            for (int i = 0; i < MXA_BLOCK; i += VEC_LANES)
-                vec_store(out + i, vec_mul(vec_from_codes(block + i, dtype),
-                                           vec_load(&reader->factor[d + i])));
+            operand_block(codes, dtype, &reader->factor[d], 1, out);
         }
     }
     return special;
+}
+
+/* One token in FP32: out[0 .. dims rounded up to 32), zeros beyond dims. Returns 1 when an element
+ * is a NaN or an infinity. */
+static inline int operand_row(operand_reader *reader, int64_t token, float *out)
+{
+    operand_reader_turn(reader, token);
+    if (reader->operand->dtype == MXATTN_E4M3)
+        return operand_row_of(reader, MXATTN_E4M3, token, out);
+    return operand_row_of(reader, MXATTN_E5M2, token, out);
 }
 
 /* Units of one row that a head dimension needs, padded to whole blocks. */
 static inline int64_t units_along_dims(int64_t dims)
 {
     return mxa_round_up(dims, MXA_BLOCK) / UNIT_DEPTH;
+}
+
+/* Where to decode a row that ends as units in out: there, where a unit is an FP32. */
+static inline float *row_space(unit *out, float *row)
+{
+    return UNIT_DEPTH == 1 ? (float *)(void *)out : row;
 }
 
 /* A decoded row as units along the head dimension: the last step for an operand whose contracted
@@ -171,52 +196,81 @@ static inline void operand_load_rows(const mxa_operand *operand, int64_t first, 
 {
     const int64_t step = units_along_dims(operand->dims);
     operand_reader reader;
-    float row[MXA_DIMS_MOST];
+    float space[MXA_DIMS_MOST];
 
     operand_read(&reader, operand);
     for (int64_t t = 0; t < count; t++) {
+        float *row = row_space(out + t * step, space);
+
         operand_row(&reader, first + t, row);
-        units_from_row(row, operand->dims, out + t * step);
+        if (UNIT_DEPTH > 1)
+            units_from_row(row, operand->dims, out + t * step);
     }
     memset(out + count * step, 0, (size_t)((rows - count) * step) * sizeof(unit));
 }
 
-/* Load, panels: tokens [first, first+count) as broadcast operand contracted over tokens: unit
- * (token, d) at out[panel_unit(token, d, rows)]; tokens from count to rows (a multiple of
- * UNIT_DEPTH) and dimensions beyond the last are zero. Returns 1 when an element is a NaN or an
- * infinity. */
+/* Load, panels: tokens as broadcast operand contracted over tokens: TILE_M dimensions of all tokens
+ * follow each other. WHY: read down a column of a row-major tile, the lines of TILE_M dimensions
+ * would fall into a few sets of the first cache; one line between panels keeps them apart too. */
+enum { PANEL_GAP = 64 / (int)sizeof(unit), PANEL_STEP = 4 * UNIT_DEPTH /* tokens at a time */ };
+
+/* Place of unit (token, d) when there is room for `rows` tokens, a multiple of UNIT_DEPTH. */
 static inline int64_t panel_unit(int64_t token, int64_t d, int64_t rows)
 {
-    return (d / TILE_M * (rows / UNIT_DEPTH) + token / UNIT_DEPTH) * TILE_M + d % TILE_M;
+    const int64_t panel = rows / UNIT_DEPTH * TILE_M + PANEL_GAP;
+
+    return d / TILE_M * panel + token / UNIT_DEPTH * TILE_M + d % TILE_M;
 }
 
+static inline int64_t panel_units(int64_t dims, int64_t rows)
+{
+    return panel_unit(0, mxa_round_up(dims, TILE_M), rows);
+}
+
+/* UNIT_DEPTH tokens from `first` on, those from `end` on zero, as units across tokens. */
+VEC_INLINE int units_across(operand_reader *reader, int64_t first, int64_t end, unit *out)
+{
+    const int64_t padded = mxa_round_up(reader->operand->dims, MXA_BLOCK);
+    float space[UNIT_DEPTH][MXA_DIMS_MOST];
+    int special = 0;
+
+    for (int i = 0; i < UNIT_DEPTH; i++) {
+        float *row = row_space(out, space[i]);
+
+        if (first + i < end)
+            special |= operand_row(reader, first + i, row);
+        else
+            memset(row, 0, (size_t)padded * sizeof(float));
+    }
+    for (int64_t d = 0; UNIT_DEPTH > 1 && d < padded; d += VEC_LANES) {
+        vec part[UNIT_DEPTH];
+
+        for (int i = 0; i < UNIT_DEPTH; i++)
+            part[i] = vec_load(space[i] + d);
+        unit_store(out + d, unit_join(part));
+    }
+    return special;
+}
+
+/* Tokens [first, first+count); up to rows, and dimensions beyond the last, are zero. Returns 1 when
+ * an element is a NaN or an infinity. */
 static inline int operand_load_panels(const mxa_operand *operand, int64_t first, int64_t count,
                                       int64_t rows, unit *out)
 {
-    const int64_t padded = mxa_round_up(operand->dims, MXA_BLOCK);
-    const int64_t dims = mxa_round_up(operand->dims, TILE_M);
     operand_reader reader;
-    float row[UNIT_DEPTH][MXA_DIMS_MOST];
-    unit across[MXA_DIMS_MOST];
+    unit across[PANEL_STEP / UNIT_DEPTH][MXA_DIMS_MOST];
     int special = 0;
 
     operand_read(&reader, operand);
-    for (int64_t t = 0; t < rows; t += UNIT_DEPTH) {
-        for (int i = 0; i < UNIT_DEPTH; i++) {
-            if (t + i < count)
-                special |= operand_row(&reader, first + t + i, row[i]);
-            else
-                memset(row[i], 0, (size_t)padded * sizeof(float));
-        }
-        for (int64_t d = 0; d < padded; d += VEC_LANES) {
-            vec part[UNIT_DEPTH];
+    for (int64_t t = 0; t < rows; t += PANEL_STEP) {
+        const int64_t step = rows - t < PANEL_STEP ? rows - t : PANEL_STEP;
 
-            for (int i = 0; i < UNIT_DEPTH; i++)
-                part[i] = vec_load(row[i] + d);
-            unit_store(across + d, unit_join(part));
-        }
-        for (int64_t d = 0; d < dims; d += TILE_M)
-            memcpy(out + panel_unit(t, d, rows), across + d, TILE_M * sizeof(unit));
+        for (int64_t s = 0; s < step; s += UNIT_DEPTH)
+            special |= units_across(&reader, first + t + s, first + count, across[s / UNIT_DEPTH]);
+        for (int64_t d = 0; d < operand->dims; d += TILE_M)
+            for (int64_t s = 0; s < step; s += UNIT_DEPTH)
+                memcpy(out + panel_unit(t + s, d, rows), across[s / UNIT_DEPTH] + d,
+                       TILE_M * sizeof(unit));
     }
     return special;
 }

@@ -165,7 +165,7 @@ static void test_decode(uint32_t isa, mxattn_dtype dtype, mxattn_block block)
     spec.batch = 1;
     spec.heads = spec.kv_heads = 256; /* head h: scale h */
     spec.seqlen_q[0] = spec.seqlen_k[0] = 1;
-    spec.head_dim_v = 256; /* dimension d: code d */
+    spec.head_dim_v = 256;            /* dimension d: code d */
     spec.problem.softmax_scale = 0.0; /* P is 1 */
     spec.v = (mxattn_tags){dtype, block, MXATTN_RCEIL, 0};
     mxt_case("decode E%dM%d by %s scales on %s", dtype == MXATTN_E4M3 ? 4 : 5,
