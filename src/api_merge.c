@@ -1,4 +1,4 @@
-/* api_merge.c: front door of states_merge and of the fused producers: validates, never computes.
+/* api_merge.c: front door of states_merge: validates, never computes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -70,55 +70,7 @@ mxattn_status mxattn_states_merge(const mxattn_context *context,
         return mxa_backend_lacks(backend, "states_merge");
     call.device = args.device;
     call.stream = args.stream;
-    if (call.o.shape[0] == 0 || call.o.shape[1] == 0)
+    if (call.o.shape[0] == 0 || call.o.shape[1] == 0 || call.o.shape[2] == 0)
         return MXATTN_OK;
     return backend->states_merge(mxa_context_or_default(context), &call);
-}
-
-mxattn_status mxattn_rmsnorm_quantize(const mxattn_context *context,
-                                      const mxattn_rmsnorm_quantize_args *user)
-{
-    const mxa_backend *backend = NULL;
-    mxattn_rmsnorm_quantize_args args;
-    mxattn_rmsnorm_quantize_args_init(&args);
-    mxattn_status status = mxa_struct_read(&args, sizeof args, user, "args");
-    if (!status)
-        status = mxa_backend_take(args.backend, args.device, &backend);
-    if (status)
-        return status;
-    if (!backend->rmsnorm_quantize)
-        return mxa_backend_lacks(backend, "rmsnorm_quantize");
-    return backend->rmsnorm_quantize(mxa_context_or_default(context), &args);
-}
-
-mxattn_status mxattn_rmsnorm_backward(const mxattn_context *context,
-                                      const mxattn_rmsnorm_backward_args *user)
-{
-    const mxa_backend *backend = NULL;
-    mxattn_rmsnorm_backward_args args;
-    mxattn_rmsnorm_backward_args_init(&args);
-    mxattn_status status = mxa_struct_read(&args, sizeof args, user, "args");
-    if (!status)
-        status = mxa_backend_take(args.backend, args.device, &backend);
-    if (status)
-        return status;
-    if (!backend->rmsnorm_backward)
-        return mxa_backend_lacks(backend, "rmsnorm_backward");
-    return backend->rmsnorm_backward(mxa_context_or_default(context), &args);
-}
-
-mxattn_status mxattn_gemm_quantize(const mxattn_context *context,
-                                   const mxattn_gemm_quantize_args *user)
-{
-    const mxa_backend *backend = NULL;
-    mxattn_gemm_quantize_args args;
-    mxattn_gemm_quantize_args_init(&args);
-    mxattn_status status = mxa_struct_read(&args, sizeof args, user, "args");
-    if (!status)
-        status = mxa_backend_take(args.backend, args.device, &backend);
-    if (status)
-        return status;
-    if (!backend->gemm_quantize)
-        return mxa_backend_lacks(backend, "gemm_quantize");
-    return backend->gemm_quantize(mxa_context_or_default(context), &args);
 }

@@ -1,5 +1,4 @@
-/* api_producers.c: front door of quantize, dequantize, scales, merge and the fused producers:
- * validates, never computes.
+/* api_producers.c: front door of quantize, dequantize and scales: validates, never computes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

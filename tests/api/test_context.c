@@ -129,20 +129,20 @@ static void test_devices(void)
     CHECK_STATUS(MXATTN_ARGUMENT, mxattn_device_stream_create(NULL, MXATTN_BACKEND_CPU, 0, NULL));
 }
 
-static void test_memory(void)
+static void test_memory(mxattn_backend backend)
 {
     counter count = {.refuse_from = 0};
     mxattn_context_options options = counted_options(&count);
     mxattn_context *context = NULL;
     mxattn_plan *plan = NULL;
     mxt_attention_call call;
-    mxt_attention_call_init(&call, MXATTN_BACKEND_REF, MXATTN_DENSE);
+    mxt_attention_call_init(&call, backend, MXATTN_DENSE);
 
-    mxt_case("no memory for a context");
+    mxt_case("no memory for a context, backend %d", (int)backend);
     CHECK_STATUS(MXATTN_MEMORY, mxattn_context_create(&options, &context));
     CHECK(context == NULL && count.alive == 0, "something was made");
 
-    mxt_case("a plan is one allocation, a run is none");
+    mxt_case("a plan is one allocation, a run is none, backend %d", (int)backend);
     count = (counter){.refuse_from = 1000};
     CHECK_STATUS(MXATTN_OK, mxattn_context_create(&options, &context));
     CHECK(count.requests == 1, "a context took %d allocations", count.requests);
@@ -209,7 +209,8 @@ int main(void)
     test_options();
     test_query();
     test_devices();
-    test_memory();
+    test_memory(MXATTN_BACKEND_REF);
+    test_memory(MXATTN_BACKEND_CPU);
     test_log();
     return mxt_finish();
 }

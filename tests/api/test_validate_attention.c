@@ -187,6 +187,60 @@ static void test_memory(void)
             (call.problem.o.dtype = MXATTN_E4M3, call.problem.o.block = MXATTN_BLOCK_ROW));
 }
 
+/* A row-block q with a column partner: read by backward, not by forward. */
+static void pair(mxattn_tensor *q_seq)
+{
+    call.problem.q.block = call.q.tags.block = MXATTN_BLOCK_ROW;
+    call.problem.q_seq = call.problem.q;
+    call.problem.q_seq.block = MXATTN_BLOCK_COLUMN;
+    *q_seq = call.q;
+    q_seq->tags.block = MXATTN_BLOCK_COLUMN;
+    q_seq->scales[MXATTN_SEQ] = q_seq->scales[MXATTN_HDIM];
+    q_seq->scales[MXATTN_SEQ].data = call.workspace; /* bytes enough */
+    q_seq->scales[MXATTN_HDIM].data = NULL;
+    call.args.q_seq = q_seq;
+}
+
+static void test_partners(void)
+{
+    mxattn_tensor q_seq;
+    ACCEPTED(FORWARD, (pair(&q_seq), call.args.q_seq = NULL));
+    REFUSED(BACKWARD, MXATTN_ARGUMENT, "q_seq is NULL", "required",
+            (pair(&q_seq), call.args.q_seq = NULL));
+    REFUSED(BACKWARD, MXATTN_LAYOUT, "q_seq.block is row", "takes column",
+            (pair(&q_seq), q_seq.tags.block = MXATTN_BLOCK_ROW));
+    REFUSED(BACKWARD, MXATTN_LAYOUT, "q_seq.scales[hdim] is a linear array", "column blocks",
+            (pair(&q_seq), q_seq.scales[MXATTN_HDIM] = q_seq.scales[MXATTN_SEQ]));
+}
+
+/* Where everything is checked on the host, the device status word says so. */
+static void test_device_status(void)
+{
+    uint32_t word = 7;
+    ACCEPTED(FORWARD, call.args.device_status = &word);
+    CHECK(word == 0, "the word is %u after a run", (unsigned)word);
+    word = 7;
+    REFUSED(FORWARD, MXATTN_ARGUMENT, "q is NULL", "required",
+            (call.args.device_status = &word, call.args.q = NULL));
+    CHECK(word == 7, "a refused call wrote the word");
+    REFUSED(FORWARD, MXATTN_ALIGNMENT, "device_status is 0x", "multiple of 4",
+            call.args.device_status = (uint32_t *)((char *)call.workspace + 2));
+}
+
+/* Backends that want no prepared copies need none made. */
+static void test_prepare(void)
+{
+    mxattn_plan *plan = NULL;
+    mxt_attention_call_init(&call, MXATTN_BACKEND_REF, format);
+    mxt_case("prepare");
+    CHECK_STATUS(MXATTN_OK, mxattn_plan_create(NULL, &call.problem, &plan));
+    CHECK_STATUS(MXATTN_OK, mxattn_prepare(plan, &call.args));
+    call.args.v = NULL;
+    CHECK_STATUS(MXATTN_ARGUMENT, mxattn_prepare(plan, &call.args));
+    mxattn_plan_destroy(plan);
+    mxt_attention_call_free(&call);
+}
+
 static void test_jagged(void)
 {
     format = MXATTN_JAGGED;
@@ -227,6 +281,9 @@ int main(void)
     test_strides();
     test_scales();
     test_memory();
+    test_partners();
+    test_device_status();
+    test_prepare();
     test_jagged();
     mxt_case("NULL plan and args");
     CHECK_STATUS(MXATTN_ARGUMENT, mxattn_attention_forward(NULL, &call.args));
