@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static void setup(mxt_attention *a, const mxt_config *config)
 {
@@ -221,9 +220,8 @@ static void offsets_beyond_2_31(const mxt_config *config)
     const float *wanted[] = {plain.o, plain.dq, plain.dk, plain.dv};
     float *memory[8];
     for (int i = 0; i < 8; i++) {
-        memory[i] = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory[i] == MAP_FAILED) {
+        memory[i] = mxt_guard_sparse(bytes);
+        if (!memory[i]) {
             mxt_skip("no address space for %zu bytes", bytes);
             return;
         }
@@ -239,7 +237,7 @@ static void offsets_beyond_2_31(const mxt_config *config)
                         mxt_shape1(128));
     }
     for (int i = 0; i < 8; i++)
-        munmap(memory[i], bytes);
+        mxt_guard_sparse_free(memory[i], bytes);
     mxt_attention_free(&plain);
     mxt_attention_free(&a);
 }

@@ -38,7 +38,7 @@ static void merge(const mxt_config *config, state *a, state *b, state *out)
     args.lse_a = &lse[0];
     args.lse_b = &lse[1];
     args.lse = &lse[2];
-    CHECK_STATUS(MXATTN_OK, mxattn_states_merge(NULL, &args));
+    CHECK_STATUS(MXATTN_OK, mxattn_states_merge(mxt_config_context(config), &args));
 }
 
 static void check_merge(const mxt_config *config, state a, state b, double o, double lse)
@@ -95,7 +95,7 @@ static void merge_attention(const mxt_config *config, const mxt_attention *part,
     args.lse_a = args.lse = &sum->tensor_lse;
     args.o_b = &part->tensor_o;
     args.lse_b = &part->tensor_lse;
-    CHECK_STATUS(MXATTN_OK, mxattn_states_merge(NULL, &args));
+    CHECK_STATUS(MXATTN_OK, mxattn_states_merge(mxt_config_context(config), &args));
 }
 
 /* Attention over the keys in 1 to 7 parts (some without keys), merged, is attention over all. */

@@ -166,13 +166,14 @@ static void any_number_of_threads(const mxt_config *config)
         mxattn_context_options options;
         mxattn_context_options_init(&options);
         options.threads = threads;
+        options.isa_mask = config->isa_mask ? config->isa_mask : MXATTN_ISA_ALL;
         options.parallel_for = backwards;
         mxattn_context *context = NULL;
         CHECK_STATUS(MXATTN_OK, mxattn_context_create(&options, &context));
         mxt_attention a;
         mxt_attention_jagged(&a, 3, cu, -1, cu, -1, 6, 2, 64);
-        a.context = context;
         setup(&a, config, MXT_GAUSSIAN);
+        a.context = context;
         both(&a);
         mxt_check_bytes("o", a.o, plain.o, sizeof(float), mxt_shape3(200, 6, 64));
         mxt_check_bytes("lse", a.lse, plain.lse, sizeof(float), mxt_shape1(1200));

@@ -19,14 +19,32 @@
 #define FP32  MXATTN_DQ_REDUCE_FP32
 #define FP16  MXATTN_DQ_REDUCE_FP16
 
+#define ALL 0
+
 const mxt_config mxt_configs[MXT_CONFIGS] = {
-    {"ref f64", MXATTN_BACKEND_REF, EXACT, BF16, FP32},
-    {"ref model bf16", MXATTN_BACKEND_REF, MODEL, BF16, FP32},
-    {"ref model e4m3", MXATTN_BACKEND_REF, MODEL, E4M3, FP16},
-    {"ref model bf16 fp16", MXATTN_BACKEND_REF, MODEL, BF16, FP16},
-    {"cpu bf16", MXATTN_BACKEND_CPU, FAST, BF16, FP32},
-    {"cpu e4m3", MXATTN_BACKEND_CPU, FAST, E4M3, FP16},
+    {"ref f64", MXATTN_BACKEND_REF, EXACT, BF16, FP32, ALL},
+    {"ref model bf16", MXATTN_BACKEND_REF, MODEL, BF16, FP32, ALL},
+    {"ref model e4m3", MXATTN_BACKEND_REF, MODEL, E4M3, FP16, ALL},
+    {"ref model bf16 fp16", MXATTN_BACKEND_REF, MODEL, BF16, FP16, ALL},
+    {"cpu bf16", MXATTN_BACKEND_CPU, FAST, BF16, FP32, ALL},
+    {"cpu e4m3", MXATTN_BACKEND_CPU, FAST, E4M3, FP16, ALL},
+    {"cpu portable bf16", MXATTN_BACKEND_CPU, FAST, BF16, FP32, MXATTN_ISA_PORTABLE},
+    {"cpu portable e4m3", MXATTN_BACKEND_CPU, FAST, E4M3, FP16, MXATTN_ISA_PORTABLE},
 };
+
+const mxattn_context *mxt_config_context(const mxt_config *config)
+{
+    static mxattn_context *portable;
+    if (config->isa_mask == ALL)
+        return NULL;
+    if (!portable) {
+        mxattn_context_options options;
+        mxattn_context_options_init(&options);
+        options.isa_mask = config->isa_mask;
+        CHECK_STATUS(MXATTN_OK, mxattn_context_create(&options, &portable));
+    }
+    return portable;
+}
 
 int mxt_config_exact(const mxt_config *config)
 {
@@ -40,7 +58,7 @@ const char *mxt_config_missing(const mxt_config *config)
     mxt_attention_dense(&a, 1, 32, 32, 1, 1, 64);
     mxt_attention_configure(&a, config);
     mxattn_plan *plan = NULL;
-    const mxattn_status status = mxattn_plan_create(NULL, &a.problem, &plan);
+    const mxattn_status status = mxattn_plan_create(a.context, &a.problem, &plan);
     mxattn_plan_destroy(plan);
     return status == MXATTN_UNSUPPORTED || status == MXATTN_NO_BACKEND ? mxattn_last_error() : NULL;
 }
@@ -107,6 +125,7 @@ void mxt_attention_configure(mxt_attention *a, const mxt_config *config)
     a->problem.precision = config->precision;
     a->problem.intermediates = config->intermediates;
     a->problem.dq_reduce = config->dq_reduce;
+    a->context = mxt_config_context(config);
 }
 
 static int64_t dim_v(const mxt_attention *a)

@@ -30,14 +30,17 @@ typedef struct mxt_config {
     mxattn_precision precision;
     mxattn_intermediates intermediates;
     mxattn_dq_reduce dq_reduce;
+    uint32_t isa_mask; /* 0: every instruction set of the machine */
 } mxt_config;
 
 /* Exact first, then the models, then backends that compute fast. A configuration is present when
  * mxt_config_missing returns NULL; otherwise the reason. */
-enum { MXT_CONFIGS = 6 };
+enum { MXT_CONFIGS = 8 };
 extern const mxt_config mxt_configs[MXT_CONFIGS];
 const char *mxt_config_missing(const mxt_config *config);
 int mxt_config_exact(const mxt_config *config); /* nothing is rounded */
+/* NULL, or one with the configuration's instruction sets; lives as long as the program. */
+const mxattn_context *mxt_config_context(const mxt_config *config);
 
 typedef struct mxt_attention {
     mxattn_attention_problem problem;
@@ -67,7 +70,7 @@ void mxt_attention_jagged(mxt_attention *a, int64_t batch, const int32_t *cu_q, 
                           const int32_t *cu_k, int64_t rows_k, int64_t heads, int64_t kv_heads,
                           int64_t head_dim);
 
-/* Backend, precision, intermediates and reduction of dQ. */
+/* Backend, precision, intermediates, reduction of dQ, and the context. */
 void mxt_attention_configure(mxt_attention *a, const mxt_config *config);
 
 /* Memory and tensors. After this the shape and the tags are fixed. */

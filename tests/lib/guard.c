@@ -72,6 +72,19 @@ void *mxt_guard_begin(size_t bytes)
     return guard_new(bytes, 1, 0);
 }
 
+void *mxt_guard_sparse(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void mxt_guard_sparse_free(void *memory, size_t bytes)
+{
+    if (memory)
+        (void)munmap(memory, bytes);
+}
+
 static guarded *find(const void *memory)
 {
     for (int i = 0; i < MOST; i++)

@@ -20,6 +20,11 @@ void *mxt_guard_end_aligned(size_t bytes, size_t alignment);
 /* Begins where an unmapped page ends. */
 void *mxt_guard_begin(size_t bytes);
 
+/* Zeros, of which only the touched pages exist: for element offsets beyond 2^31. NULL where the
+ * address space has no room. */
+void *mxt_guard_sparse(size_t bytes);
+void mxt_guard_sparse_free(void *memory, size_t bytes);
+
 /* From here on a write faults: for inputs. */
 void mxt_guard_read_only(void *memory);
 
