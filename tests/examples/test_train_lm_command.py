@@ -56,6 +56,7 @@ def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     curves = []
     for threads, seed in ((1, 5), (3, 5), (3, 6)):
         out = tmp_path / f"{threads}-{seed}"
+        result = train(out, text, "--steps", "12", "--threads", str(threads), "--seed", str(seed))
         assert result.returncode == 0, result.stderr
         curves.append([(out / f"loss_{name}.csv").read_text() for name in ("float32", "mxfp8")])
     assert curves[0] == curves[1]
