@@ -222,6 +222,30 @@ static void complete_problem(mxt_attention_case *c)
     p->v = spec->v;
     if (spec->pairs)
         p->v_seq = c->v_seq.tags;
+    if (spec->pairs && p->mode == MXATTN_TRAINING) {
+        p->q_seq = c->q_seq.tags;
+        p->k_seq = c->k_seq.tags;
+    }
+}
+
+/* What only backward reads. */
+static void training_inputs(mxt_attention_case *c)
+{
+    const mxattn_tags column = {.dtype = MXATTN_E4M3, .block = MXATTN_BLOCK_COLUMN};
+    const mxt_attention_spec *spec = &c->spec;
+    const uint64_t seed = 4 * spec->seed;
+
+    if (spec->problem.mode != MXATTN_TRAINING)
+        return;
+    if (spec->pairs) {
+        operand(c, &c->q_seq, column, 0, spec->heads, spec->head_dim, seed);
+        operand(c, &c->k_seq, column, 1, spec->kv_heads, spec->head_dim, seed + 1);
+    }
+    operand(c, &c->dout, spec->problem.dout, 0, spec->heads, spec->head_dim_v, seed + 3);
+    if (spec->dlse) {
+        c->dlse = buffer(c, (size_t)(c->tokens_q * spec->heads) * sizeof(float));
+        mxt_fill_f32(c->dlse, spec->heads, c->tokens_q, MXT_GAUSSIAN, seed + 5);
+    }
 }
 
 void mxt_attention_case_make(mxt_attention_case *c, const mxt_attention_spec *spec)
@@ -237,6 +261,7 @@ void mxt_attention_case_make(mxt_attention_case *c, const mxt_attention_spec *sp
     operand(c, &c->v, spec->v, 1, spec->kv_heads, spec->head_dim_v, 4 * spec->seed + 2);
     if (spec->pairs)
         operand(c, &c->v_seq, column, 1, spec->kv_heads, spec->head_dim_v, 4 * spec->seed + 2);
+    training_inputs(c);
     if (spec->problem.has_sink) {
         c->sink = buffer(c, (size_t)spec->heads * sizeof(float));
         for (int64_t h = 0; h < spec->heads; h++)
@@ -254,43 +279,46 @@ void mxt_attention_case_free(mxt_attention_case *c)
     c->buffer_count = 0;
 }
 
-/* O in its own type; scales of an FP8 O in both linear arrays that its block has. */
-static void *output(mxt_attention_case *c, mxattn_tensor *o, void *scales[2])
+/* An output in its own type; scales of an FP8 one in both linear arrays that its block has. */
+static void *output(mxt_attention_case *c, mxattn_tags tags, int keys, int64_t heads, int64_t dims,
+                    mxattn_tensor *out, void *scales[2])
 {
-    const mxattn_tags tags = c->spec.problem.o;
-    const mxa_batch batch = batch_of(c, 0);
-    const mxa_scale_extent extent = mxa_scales_extent(&batch, c->spec.heads, c->spec.head_dim_v);
+    const mxa_batch batch = batch_of(c, keys);
+    const mxa_scale_extent extent = mxa_scales_extent(&batch, heads, dims);
+    const int64_t tokens = keys ? c->tokens_k : c->tokens_q;
     int64_t shape[4];
     int32_t ndim;
-    void *memory = guarded(c->o_elements * mxa_dtype_bytes(tags.dtype));
+    void *memory = guarded(tokens * heads * dims * mxa_dtype_bytes(tags.dtype));
 
-    shape_of(c, 0, c->spec.heads, c->spec.head_dim_v, &ndim, shape);
-    mxattn_tensor_view(o, tags.dtype, memory, ndim, shape);
-    o->tags = tags;
+    shape_of(c, keys, heads, dims, &ndim, shape);
+    mxattn_tensor_view(out, tags.dtype, memory, ndim, shape);
+    out->tags = tags;
     for (int axis = 0; axis < 2; axis++) {
         scales[axis] = NULL;
         if (!mxa_scales_legal(&tags, (mxattn_axis)axis, MXATTN_LINEAR))
             continue;
         scales[axis] = guarded(mxa_scales_size((mxattn_axis)axis, MXATTN_LINEAR, &extent));
-        o->scales[axis].data = scales[axis];
-        mxa_scales_resolve(&o->scales[axis], (mxattn_axis)axis, &extent);
+        out->scales[axis].data = scales[axis];
+        mxa_scales_resolve(&out->scales[axis], (mxattn_axis)axis, &extent);
     }
     return memory;
 }
 
-/* Every element of O as FP32, in the order of the public shape. */
-static void output_values(const mxt_attention_case *c, const mxattn_tensor *o, float *out)
+/* Every element of an output as FP32, in the order of the public shape. */
+static void output_values(const mxt_attention_case *c, const mxattn_tensor *tensor, int keys,
+                          float *out)
 {
-    const mxa_batch batch = batch_of(c, 0);
-    const int64_t heads = c->spec.heads, dims = c->spec.head_dim_v;
-    const mxattn_tensor t = normalised(c, o);
+    const mxa_batch batch = batch_of(c, keys);
+    const mxattn_tensor t = normalised(c, tensor);
+    const int64_t heads = t.shape[2], dims = t.shape[3];
+    const int64_t count = (keys ? c->tokens_k : c->tokens_q) * heads * dims;
     mxa_sequence sequence = {0};
 
-    if (!mxa_dtype_is_fp8(o->tags.dtype)) {
-        mxt_to_f32(out, o->data, o->tags.dtype, c->o_elements);
+    if (!mxa_dtype_is_fp8(tensor->tags.dtype)) {
+        mxt_to_f32(out, tensor->data, tensor->tags.dtype, count);
         return;
     }
-    memset(out, 0, (size_t)c->o_elements * sizeof(float));
+    memset(out, 0, (size_t)count * sizeof(float));
     for (int64_t b = 0; b < batch.batch; b++) {
         mxa_sequence_next(&batch, b, &sequence);
         for (int64_t s = 0; s < sequence.length; s++)
@@ -314,14 +342,22 @@ static void set_args(mxt_attention_case *c, mxattn_attention_args *args)
     args->seqused_k = c->has_unused ? c->used_k : NULL;
 }
 
+/* LSE or dLSE over an array. */
+static void rows_view(const mxt_attention_case *c, float *data, mxattn_tensor *tensor)
+{
+    const int64_t dense[3] = {c->spec.batch, c->spec.heads, c->spec.seqlen_q[0]};
+    const int64_t jagged[2] = {c->spec.heads, c->tokens_q};
+
+    mxattn_tensor_view(tensor, MXATTN_F32, data, c->spec.jagged ? 2 : 3,
+                       c->spec.jagged ? jagged : dense);
+}
+
 mxt_attention_result mxt_attention_case_forward(mxt_attention_case *c,
                                                 const mxattn_context *context,
                                                 mxattn_backend backend, mxattn_precision precision)
 {
     mxt_attention_result result = {0};
     mxattn_attention_problem problem = c->spec.problem;
-    const int64_t lse_dense[3] = {c->spec.batch, c->spec.heads, c->spec.seqlen_q[0]};
-    const int64_t lse_jagged[2] = {c->spec.heads, c->tokens_q};
     mxattn_attention_args args;
     mxattn_tensor lse;
     mxattn_plan *plan = NULL;
@@ -335,16 +371,13 @@ mxt_attention_result mxt_attention_case_forward(mxt_attention_case *c,
         return result;
     mxattn_plan_info_init(&info);
     mxattn_plan_query(plan, &info);
-    void *o = output(c, &result.o_tensor, scales);
+    void *o = output(c, problem.o, 0, problem.heads, problem.head_dim_v, &result.o_tensor, scales);
     void *workspace = mxt_guard_end_aligned((size_t)info.workspace_forward_bytes + 256, 256);
     void *saved = info.saved_bytes ? mxt_guard_end_aligned((size_t)info.saved_bytes, 256) : NULL;
     float *lse_data = guarded(c->lse_elements * (int64_t)sizeof(float));
     set_args(c, &args);
     args.o = &result.o_tensor;
-    if (c->spec.jagged)
-        mxattn_tensor_view(&lse, MXATTN_F32, lse_data, 2, lse_jagged);
-    else
-        mxattn_tensor_view(&lse, MXATTN_F32, lse_data, 3, lse_dense);
+    rows_view(c, lse_data, &lse);
     args.lse = &lse;
     args.workspace = workspace;
     args.workspace_bytes = (size_t)info.workspace_forward_bytes;
@@ -355,7 +388,7 @@ mxt_attention_result mxt_attention_case_forward(mxt_attention_case *c,
         result.o = malloc((size_t)c->o_elements * sizeof(float) + 1);
         result.lse = malloc((size_t)c->lse_elements * sizeof(float) + 1);
         result.o_bytes = malloc(result.o_size + 1);
-        output_values(c, &result.o_tensor, result.o);
+        output_values(c, &result.o_tensor, 0, result.o);
         memcpy(result.lse, lse_data, (size_t)c->lse_elements * sizeof(float));
         memcpy(result.o_bytes, o, result.o_size);
     }
@@ -375,6 +408,112 @@ void mxt_attention_result_free(mxt_attention_result *result)
     free(result->lse);
     free(result->o_bytes);
     memset(result, 0, sizeof(*result));
+}
+
+void mxt_gradient_shape(const mxt_attention_case *c, int which, int64_t shape[3])
+{
+    shape[0] = which == 0 ? c->tokens_q : c->tokens_k;
+    shape[1] = which == 0 ? c->spec.heads : c->spec.kv_heads;
+    shape[2] = which == 2 ? c->spec.head_dim_v : c->spec.head_dim;
+}
+
+/* Runs both directions of a plan. What it allocates is in memory[]. */
+static mxattn_status run_both(mxt_attention_case *c, const mxattn_plan *plan,
+                              mxattn_tensor gradients[3], float *dsink, void *memory[8])
+{
+    const mxattn_attention_problem *p = &c->spec.problem;
+    mxattn_attention_args args;
+    mxattn_tensor o, lse, dlse;
+    mxattn_plan_info info;
+    mxattn_status status;
+
+    mxattn_plan_info_init(&info);
+    mxattn_plan_query(plan, &info);
+    set_args(c, &args);
+    memory[0] = output(c, p->o, 0, p->heads, p->head_dim_v, &o, memory + 1);
+    memory[3] = mxt_guard_end_aligned((size_t)info.workspace_forward_bytes + 256, 256);
+    memory[4] = mxt_guard_end_aligned((size_t)info.workspace_backward_bytes, 256);
+    memory[5] = info.saved_bytes ? mxt_guard_end_aligned((size_t)info.saved_bytes, 256) : NULL;
+    memory[6] = guarded(c->lse_elements * (int64_t)sizeof(float));
+    rows_view(c, memory[6], &lse);
+    args.o = &o;
+    args.lse = &lse;
+    args.saved = c->spec.no_saved ? NULL : memory[5];
+    args.workspace = memory[3];
+    args.workspace_bytes = (size_t)info.workspace_forward_bytes;
+    status = mxattn_attention_forward(plan, &args);
+    if (status != MXATTN_OK)
+        return status;
+    if (c->dlse) {
+        rows_view(c, c->dlse, &dlse);
+        args.dlse = &dlse;
+    }
+    args.q_seq = c->spec.pairs ? &c->q_seq : NULL;
+    args.k_seq = c->spec.pairs ? &c->k_seq : NULL;
+    args.dout = &c->dout;
+    args.dq = &gradients[0];
+    args.dk = &gradients[1];
+    args.dv = &gradients[2];
+    args.dsink = dsink;
+    args.workspace = memory[4];
+    args.workspace_bytes = (size_t)info.workspace_backward_bytes;
+    return mxattn_attention_backward(plan, &args);
+}
+
+mxt_gradients mxt_attention_case_backward(mxt_attention_case *c, const mxattn_context *context,
+                                          mxattn_backend backend, mxattn_precision precision)
+{
+    mxt_gradients result = {0};
+    mxattn_attention_problem problem = c->spec.problem;
+    const mxattn_tags tags[3] = {problem.dq, problem.dk, problem.dv};
+    mxattn_tensor tensors[3];
+    void *memory[8] = {0}, *outputs[9] = {0};
+    mxattn_plan *plan = NULL;
+
+    problem.backend = backend;
+    problem.precision = precision;
+    result.status = mxattn_plan_create(context, &problem, &plan);
+    if (result.status != MXATTN_OK)
+        return result;
+    for (int i = 0; i < 3; i++) {
+        int64_t shape[3];
+
+        mxt_gradient_shape(c, i, shape);
+        outputs[3 * i] =
+            output(c, tags[i], i > 0, shape[1], shape[2], &tensors[i], outputs + 3 * i + 1);
+    }
+    if (problem.has_sink) {
+        result.dsink = malloc((size_t)problem.heads * sizeof(float));
+        mxt_fill_nan(result.dsink, (size_t)problem.heads * sizeof(float));
+    }
+    result.status = run_both(c, plan, tensors, result.dsink, memory);
+    for (int i = 0; i < 3 && result.status == MXATTN_OK; i++) {
+        int64_t shape[3];
+
+        mxt_gradient_shape(c, i, shape);
+        const size_t count = (size_t)(shape[0] * shape[1] * shape[2]);
+        result.size[i] = count * (size_t)mxa_dtype_bytes(tags[i].dtype);
+        result.d[i] = malloc(count * sizeof(float) + 1);
+        result.bytes[i] = malloc(result.size[i] + 1);
+        output_values(c, &tensors[i], i > 0, result.d[i]);
+        memcpy(result.bytes[i], outputs[3 * i], result.size[i]);
+    }
+    for (int i = 0; i < 9; i++)
+        mxt_guard_free(outputs[i]);
+    for (int i = 0; i < 8; i++)
+        mxt_guard_free(memory[i]);
+    mxattn_plan_destroy(plan);
+    return result;
+}
+
+void mxt_gradients_free(mxt_gradients *gradients)
+{
+    for (int i = 0; i < 3; i++) {
+        free(gradients->d[i]);
+        free(gradients->bytes[i]);
+    }
+    free(gradients->dsink);
+    memset(gradients, 0, sizeof(*gradients));
 }
 
 mxattn_context *mxt_context(uint32_t isa, int32_t threads)

@@ -24,17 +24,20 @@ typedef struct mxt_attention_spec {
     int64_t tail; /* jagged: tokens of storage after the last sequence */
     int64_t heads, kv_heads, head_dim, head_dim_v;
     mxattn_tags q, k, v;
-    int pairs; /* v_seq: a column partner of v */
+    int pairs; /* v_seq, and for training q_seq and k_seq: column partners */
     mxattn_scale_layout layout;
     mxattn_axis square_axis;          /* which array of square blocks is given */
     int64_t extra_stride;             /* elements between heads beyond head_dim; a multiple of 1 */
     float spread;                     /* inputs are multiplied with this */
+    int no_saved;                     /* backward from O and LSE alone */
+    int dlse;                         /* backward is given a gradient of LSE */
     mxattn_attention_problem problem; /* mask, scale, softcap, sink, o and so on */
 } mxt_attention_spec;
 
 typedef struct mxt_attention_case {
     mxt_attention_spec spec;
-    mxattn_tensor q, k, v, v_seq;
+    mxattn_tensor q, k, v, q_seq, k_seq, v_seq, dout;
+    float *dlse;
     int32_t cu_q[MXT_SEQUENCES_MOST + 1], cu_k[MXT_SEQUENCES_MOST + 1];
     int32_t used_q[MXT_SEQUENCES_MOST], used_k[MXT_SEQUENCES_MOST];
     int has_unused;
@@ -64,6 +67,24 @@ mxt_attention_result mxt_attention_case_forward(mxt_attention_case *c,
                                                 const mxattn_context *context,
                                                 mxattn_backend backend, mxattn_precision precision);
 void mxt_attention_result_free(mxt_attention_result *result);
+
+/* Gradients: as FP32, as stored; freed by mxt_gradients_free. */
+typedef struct mxt_gradients {
+    mxattn_status status;
+    float *d[3]; /* dq, dk, dv */
+    void *bytes[3];
+    size_t size[3];
+    float *dsink; /* (heads), or NULL without a sink */
+} mxt_gradients;
+
+/* Forward on the same backend, then backward. The problem's mode must be TRAINING; dout, dq, dk and
+ * dv are what its tags say. */
+mxt_gradients mxt_attention_case_backward(mxt_attention_case *c, const mxattn_context *context,
+                                          mxattn_backend backend, mxattn_precision precision);
+void mxt_gradients_free(mxt_gradients *gradients);
+
+/* Elements of dq, dk, dv as (tokens, heads, dim). */
+void mxt_gradient_shape(const mxt_attention_case *c, int which, int64_t shape[3]);
 
 /* A context with some instruction sets and threads; NULL when the machine or build lacks one of
  * them. */
