@@ -1,0 +1,50 @@
+/* mbarrier.h: barriers in shared memory with transaction counts (PTX ISA 9.7.13.15).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_DEV_MBARRIER_H
+#define MXA_CUDA_DEV_MBARRIER_H
+
+#include "cuda/dev/dev.h"
+
+/* Phase 0, `count` arrivals a phase. 9.7.13.15.9 */
+MXA_DEVICE void mbarrier_init(mxa_shared barrier, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+/* Publishes inits to asynchronous agents and the cluster. NOTE: needed before the first TMA. */
+MXA_DEVICE void mbarrier_init_fence(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* One arrival. 9.7.13.15.13 */
+MXA_DEVICE void mbarrier_arrive(mxa_shared barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+/* One arrival that also expects `bytes` of asynchronous copies. */
+MXA_DEVICE void mbarrier_arrive_expect(mxa_shared barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+/* Waits until the phase of this parity has completed; acquire, CTA scope. 9.7.13.15.16 */
+MXA_DEVICE void mbarrier_wait(mxa_shared barrier, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra finished;\n"
+                 "bra again;\n"
+                 "finished:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+#endif

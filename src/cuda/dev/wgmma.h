@@ -1,0 +1,131 @@
+/* wgmma.h: Hopper's warpgroup matrix multiply, E4M3 operands (PTX ISA 9.7.15.5).
+ *
+ * One warpgroup (4 warps) multiplies a 64 x 32 A by a 32 x N B, both K-major. Accumulator register
+ * r of lane t in warp w holds row 16*(w%4) + t/4 + 8*((r>>1)&1), column 8*(r>>2) + 2*(t%4) + (r&1)
+ * in FP32; packed FP16 pairs hold the same two columns in one register. A from registers: register
+ * i holds row .. + 8*(i&1), k = 16*(i>>1) + 4*(t%4) + byte.
+ *
+ * NOTE: the accumulator keeps 13 fraction bits and truncates toward zero at every step; FP16
+ * accumulators round once more on the way out.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_DEV_WGMMA_H
+#define MXA_CUDA_DEV_WGMMA_H
+
+#include "cuda/dev/dev.h"
+
+/* Operand lists: C is a constraint, d an array. */
+#define MXA_REG4(C, d, i) C((d)[(i)]), C((d)[(i) + 1]), C((d)[(i) + 2]), C((d)[(i) + 3])
+#define MXA_REG16(C, d, i)                                                                         \
+    MXA_REG4(C, d, i), MXA_REG4(C, d, (i) + 4), MXA_REG4(C, d, (i) + 8), MXA_REG4(C, d, (i) + 12)
+#define MXA_REG32(C, d) MXA_REG16(C, d, 0), MXA_REG16(C, d, 16)
+#define MXA_REG64(C, d) MXA_REG32(C, d), MXA_REG16(C, d, 32), MXA_REG16(C, d, 48)
+#define MXA_REG128(C, d)                                                                           \
+    MXA_REG64(C, d), MXA_REG16(C, d, 64), MXA_REG16(C, d, 80), MXA_REG16(C, d, 96),                \
+        MXA_REG16(C, d, 112)
+
+/* Their placeholders. */
+#define MXA_NAMES32                                                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MXA_NAMES64                                                                                \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MXA_NAMES128                                                                               \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
+    "%127"
+
+/* Shared memory matrix descriptor (9.7.15.5.1.2.2): K-major rows of 128 or 64 bytes in the swizzle
+ * of the same width, 8 rows after one another; `at` aligned to 8 rows. Add MXA_DESCRIPTOR_K32 to
+ * step 32 bytes along K inside a row. */
+enum { MXA_DESCRIPTOR_K32 = 32 >> 4 };
+
+MXA_DEVICE uint64_t wgmma_descriptor(mxa_shared at, uint32_t row_bytes)
+{
+    uint64_t swizzle = row_bytes == 128 ? 1 : 2;
+    return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)1 << 16 |
+           (uint64_t)(8 * row_bytes >> 4) << 32 | swizzle << 62;
+}
+
+/* Before the first wgmma, and whenever registers it reads were written. 9.7.15.7.1 */
+MXA_DEVICE void wgmma_fence(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+MXA_DEVICE void wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until at most `pending` (0..7) groups are in flight. */
+#define wgmma_wait(pending)                                                                        \
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory")
+
+/* Keeps the compiler from moving accesses to accumulators over this point. */
+MXA_DEVICE void wgmma_hold_f32(float *d, int count)
+{
+    MXA_UNROLL
+    for (int i = 0; i < count; i++) {
+        asm volatile("" : "+f"(d[i])::"memory");
+    }
+}
+
+MXA_DEVICE void wgmma_hold_u32(uint32_t *d, int count)
+{
+    MXA_UNROLL
+    for (int i = 0; i < count; i++) {
+        asm volatile("" : "+r"(d[i])::"memory");
+    }
+}
+
+/* A and B from shared memory. _first: D = A*B, what D held is ignored. */
+#define MXA_WGMMA_SS(name, element, constraint, shape, names, list, a, b, p)                       \
+    MXA_DEVICE void name(element *d, uint64_t a_descriptor, uint64_t b_descriptor)                 \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                \
+                     "wgmma.mma_async.sync.aligned." shape ".e4m3.e4m3 {" names "}, " a ", " b     \
+                     ", p, 1, 1;\n}"                                                               \
+                     : list(constraint, d)                                                         \
+                     : "l"(a_descriptor), "l"(b_descriptor));                                      \
+    }
+
+MXA_WGMMA_SS(wgmma_ss_m64n128_f32, float, "+f", "m64n128k32.f32", MXA_NAMES64, MXA_REG64, "%64",
+             "%65", "1")
+MXA_WGMMA_SS(wgmma_ss_m64n128_f32_first, float, "=f", "m64n128k32.f32", MXA_NAMES64, MXA_REG64,
+             "%64", "%65", "0")
+MXA_WGMMA_SS(wgmma_ss_m64n128_f16, uint32_t, "+r", "m64n128k32.f16", MXA_NAMES32, MXA_REG32, "%32",
+             "%33", "1")
+MXA_WGMMA_SS(wgmma_ss_m64n128_f16_first, uint32_t, "=r", "m64n128k32.f16", MXA_NAMES32, MXA_REG32,
+             "%32", "%33", "0")
+
+/* A from four registers, B from shared memory, FP32 accumulator. */
+#define MXA_WGMMA_RS(name, constraint, shape, names, list, a, b, p)                                \
+    MXA_DEVICE void name(float *d, const uint32_t *a_registers, uint64_t b_descriptor)             \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                \
+                     "wgmma.mma_async.sync.aligned." shape ".f32.e4m3.e4m3 {" names "}, {" a       \
+                     "}, " b ", p, 1, 1;\n}"                                                       \
+                     : list(constraint, d)                                                         \
+                     : "r"(a_registers[0]), "r"(a_registers[1]), "r"(a_registers[2]),              \
+                       "r"(a_registers[3]), "l"(b_descriptor));                                    \
+    }
+
+MXA_WGMMA_RS(wgmma_rs_m64n64_f32, "+f", "m64n64k32", MXA_NAMES32, MXA_REG32, "%32, %33, %34, %35",
+             "%36", "1")
+MXA_WGMMA_RS(wgmma_rs_m64n128_f32, "+f", "m64n128k32", MXA_NAMES64, MXA_REG64, "%64, %65, %66, %67",
+             "%68", "1")
+MXA_WGMMA_RS(wgmma_rs_m64n256_f32, "+f", "m64n256k32", MXA_NAMES128, MXA_REG128,
+             "%128, %129, %130, %131", "%132", "1")
+
+#endif
