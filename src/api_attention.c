@@ -17,8 +17,8 @@ static mxattn_status run(const mxattn_plan *plan, const mxattn_attention_args *a
     mxattn_status status = mxa_attention_take(plan, args, direction, &call, &nothing);
     if (status)
         return status;
-    if (call.device_status)
-        *call.device_status = 0; /* this build computes on the host, where everything was checked */
+    if (call.device_status && !plan->backend->on_device)
+        *call.device_status = 0; /* on the host everything was checked */
     if (nothing)
         return MXATTN_OK;
     if (direction == MXA_FORWARD)

@@ -15,13 +15,8 @@ mxattn_status mxattn_backend_query(const mxattn_context *context, mxattn_backend
     mxattn_backend_info filled;
     mxattn_backend_info_init(&filled);
     const mxa_backend *table = mxa_backend_find(backend);
-    if (table) {
-        filled.name = table->name;
-        table->query(mxa_context_or_default(context), &filled);
-    } else {
-        filled.name = "cuda";
-        filled.reason = "this build has no CUDA backend";
-    }
+    filled.name = table->name;
+    table->query(mxa_context_or_default(context), &filled);
     return mxa_struct_write(info, &filled, sizeof filled, "info");
 }
 

@@ -14,7 +14,7 @@ const mxa_backend *mxa_backend_find(mxattn_backend id)
     case MXATTN_BACKEND_REF:
         return &mxa_ref_backend;
     case MXATTN_BACKEND_CUDA:
-        return NULL;
+        return &mxa_cuda_backend;
     }
     return NULL;
 }
@@ -25,13 +25,18 @@ mxattn_status mxa_backend_take(mxattn_backend id, int32_t device, const mxa_back
         return mxa_fail(MXATTN_ARGUMENT, "backend is %d; it must be a mxattn_backend (0 to %d)",
                         (int)id, MXATTN_BACKEND_CUDA);
     *backend = mxa_backend_find(id);
-    if (!*backend)
-        return mxa_fail(MXATTN_NO_BACKEND, "backend is cuda; this build has ref and cpu");
     if (device < 0)
         return mxa_fail(MXATTN_ARGUMENT, "device is %d; it must not be negative", (int)device);
-    if (device > 0)
+    if (device > 0 && !(*backend)->on_device)
         return mxa_fail(MXATTN_NO_BACKEND, "device is %d; backend %s has device 0 only",
                         (int)device, (*backend)->name);
+    if ((*backend)->on_device) {
+        mxattn_backend_info info;
+        mxattn_backend_info_init(&info);
+        (*backend)->query(NULL, &info);
+        if (!info.available)
+            return mxa_fail(MXATTN_NO_BACKEND, "backend is %s; %s", (*backend)->name, info.reason);
+    }
     return MXATTN_OK;
 }
 

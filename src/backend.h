@@ -82,6 +82,7 @@ typedef struct mxa_merge_call {
 typedef struct mxa_backend {
     const char *name;
     mxattn_backend id;
+    int on_device; /* pointers of a call are device memory: cu_seqlens cannot be read here */
 
     /* Fills available, reason, devices, threads, isa, isa_name, kernels. */
     void (*query)(const mxattn_context *context, mxattn_backend_info *info);
@@ -121,6 +122,7 @@ typedef struct mxa_backend {
 
 extern const mxa_backend mxa_ref_backend;
 extern const mxa_backend mxa_cpu_backend;
+extern const mxa_backend mxa_cuda_backend;
 
 /* The table of a backend; AUTO gives the CPU. NULL for an unknown or absent one. */
 const mxa_backend *mxa_backend_find(mxattn_backend id);

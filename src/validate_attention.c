@@ -7,6 +7,7 @@
 #include "structs.h"
 #include "validate.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MEMORY_ALIGNMENT = 256 };
@@ -36,6 +37,29 @@ static mxattn_status read_tokens(const run *r, const mxattn_tensor *user, const 
         return mxa_fail(MXATTN_SHAPE, "%s.shape[%d] is %lld; the plan's %s is %lld", name,
                         r->jagged ? 0 : 1, (long long)*tokens, bound, (long long)most);
     return MXATTN_OK;
+}
+
+/* One side's lengths as the host can see them. On a device they may be out of sight (no host
+ * copy): the backend's first kernel checks them, and one sequence of all tokens stands in here. */
+static mxattn_status check_seen(const run *r, mxa_batch *seen, const int32_t *cu_seqlens,
+                                const int32_t *seqused, const char *side)
+{
+    const int of_k = side[1] == 'k';
+    const int64_t tokens = of_k ? r->tokens_k : r->tokens_q;
+    const int64_t most = of_k ? r->problem->max_seqlen_k : r->problem->max_seqlen_q;
+    char name[32];
+    (void)snprintf(name, sizeof name, "cu_seqlens%s", side);
+    mxattn_status status = mxa_check_array(name, cu_seqlens, sizeof(int32_t), 0);
+    (void)snprintf(name, sizeof name, "seqused%s", side);
+    if (!status)
+        status = mxa_check_array(name, seqused, sizeof(int32_t), 0);
+    if (status)
+        return status;
+    if (r->jagged && r->batch > 0 && !seen->cu_seqlens) {
+        *seen = (mxa_batch){.batch = 1, .seqlen = tokens};
+        return MXATTN_OK;
+    }
+    return mxa_check_batch(seen, tokens, most, side);
 }
 
 static mxattn_status take_batch(run *r, mxa_attention_call *call)
@@ -88,13 +112,20 @@ static mxattn_status take_batch(run *r, mxa_attention_call *call)
         static const int32_t no_sequence[1] = {0};
         call->batch_q.cu_seqlens = call->batch_k.cu_seqlens = no_sequence;
     }
-    status = mxa_check_batch(&call->batch_q, r->tokens_q, problem->max_seqlen_q, "_q");
+    mxa_batch seen_q = call->batch_q, seen_k = call->batch_k;
+    if (r->plan->backend->on_device) {
+        seen_q.cu_seqlens = args->host_cu_seqlens_q;
+        seen_k.cu_seqlens = args->host_cu_seqlens_k;
+        seen_q.seqused = args->host_seqused_q;
+        seen_k.seqused = args->host_seqused_k;
+    }
+    status = check_seen(r, &seen_q, args->cu_seqlens_q, args->seqused_q, "_q");
     if (!status)
-        status = mxa_check_batch(&call->batch_k, r->tokens_k, problem->max_seqlen_k, "_k");
+        status = check_seen(r, &seen_k, args->cu_seqlens_k, args->seqused_k, "_k");
     if (status)
         return status;
-    r->extent_q = mxa_scales_extent(&call->batch_q, 0, 0);
-    r->extent_k = mxa_scales_extent(&call->batch_k, 0, 0);
+    r->extent_q = mxa_scales_extent(&seen_q, 0, 0);
+    r->extent_k = mxa_scales_extent(&seen_k, 0, 0);
     return MXATTN_OK;
 }
 

@@ -1,0 +1,56 @@
+/* clear.cu: rows of outputs that belong to no sequence: O becomes 0, LSE -inf.
+ *
+ * One CTA a token; those inside a sequence return at once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/common/clear_params.h"
+#include "cuda/dev/math.h"
+#include "cuda/dev/memory.h"
+
+/* 1 when token `token` of the tensor is one that counts. */
+MXA_DEVICE int clear_used(const mxa_clear_params *params, int token)
+{
+    mxa_global record = params->batch.sequences;
+    if (params->seqlen) {
+        int used = dev_load_global_i32(record + 64 * (uint64_t)(token / params->seqlen) + 8);
+        return token % params->seqlen < used;
+    }
+    /* The last sequence that starts at or before the token. */
+    int low = 0, high = params->batch.batch - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (dev_load_global_i32(record + 64 * (uint64_t)middle + 4) <= token) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    record += 64 * (uint64_t)low;
+    return token - dev_load_global_i32(record + 4) < dev_load_global_i32(record + 8);
+}
+
+MXA_KERNEL_SMALL(128) mxa_clear_rows(MXA_PARAMETERS(mxa_clear_params, parameters))
+{
+    const mxa_clear_params *params = &parameters;
+    int token = dev_block_x();
+    if (dev_load_global_u32(params->batch.status) || clear_used(params, token)) {
+        return;
+    }
+    int64_t outer = params->seqlen ? token / params->seqlen : 0;
+    int64_t position = params->seqlen ? token % params->seqlen : token;
+    for (int i = dev_thread(); i < params->heads * params->head_dim; i += dev_threads()) {
+        uint64_t at = (uint64_t)(outer * params->o_batch + position * params->o_token +
+                                 i / params->head_dim * params->o_head + i % params->head_dim);
+        if (params->o_type == MXA_GPU_F32) {
+            dev_store_global_u32(params->o + 4 * at, 0);
+        } else {
+            dev_store_global_u16(params->o + 2 * at, 0);
+        }
+    }
+    for (int h = dev_thread(); params->lse && h < params->heads; h += dev_threads()) {
+        uint64_t at = (uint64_t)(outer * params->lse_batch + position * params->lse_token +
+                                 h * params->lse_head);
+        dev_store_global_u32(params->lse + 4 * at, 0xFF800000u);
+    }
+}

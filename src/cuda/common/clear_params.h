@@ -1,0 +1,19 @@
+/* clear_params.h: parameters of the kernel that clears rows outside every sequence.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_COMMON_CLEAR_PARAMS_H
+#define MXA_CUDA_COMMON_CLEAR_PARAMS_H
+
+#include "cuda/common/batch.h"
+
+typedef struct mxa_clear_params {
+    mxa_gpu_batch batch;
+    mxa_global o, lse;                /* lse may be 0 */
+    int64_t o_batch, o_token, o_head; /* strides in elements */
+    int64_t lse_batch, lse_head, lse_token;
+    int32_t o_type, heads, head_dim;
+    int32_t seqlen; /* dense: tokens of each sequence; jagged: 0 */
+} mxa_clear_params;
+
+#endif

@@ -1,0 +1,62 @@
+/* prepare_params.h: parameters of the kernels that make Hopper's private operand copies.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_COMMON_PREPARE_PARAMS_H
+#define MXA_CUDA_COMMON_PREPARE_PARAMS_H
+
+#include "cuda/common/operand.h"
+
+enum { MXA_PREPARE_GROUP = 32, MXA_PREPARE_CHUNK = 128 };
+
+/* One operand. Layouts of the outputs: sm90/forward_params.h. */
+typedef struct mxa_prepare_params {
+    mxa_gpu_operand from;
+    mxa_gpu_batch batch;
+    int32_t is_k_side; /* rows, lengths and numbers of k rather than q */
+    int32_t heads;
+    int64_t rows;        /* of the private copy, a multiple of 32 (q) or 128 (k, v) */
+    mxa_global payload;  /* q, k: [head][row][D]; v: [head][D][row] */
+    mxa_global exponent; /* int32 [head][row/32]; MXA_EXPONENT_NAN where a value is not finite */
+    mxa_global norm;     /* q, k: FP32 bits [sequence][head], largest |row|; zeroed before */
+    mxa_global top;      /* v: uint32 [sequence][head], largest exponent + 1024; zeroed before */
+    mxa_global mean;     /* v: FP32 [sequence][head][D], or 0 */
+    mxa_global partial;  /* v: FP32 [row/128][head][D] column sums, where the mean is made here */
+} mxa_prepare_params;
+
+enum { MXA_EXPONENT_NAN = 0x7FFF };
+
+/* Joins K's and V's exponents into records. */
+typedef struct mxa_record_params {
+    mxa_gpu_batch batch;
+    int32_t kv_heads, head_dim_v;
+    int64_t rows;
+    mxa_global k_exponent, v_exponent; /* int32 [kv_head][row/32] */
+    mxa_global top;
+    mxa_global v;       /* payload, shifted here where a group lies 2^14 below the largest */
+    mxa_global records; /* mxa_key_record */
+    mxa_global v_scale; /* FP32 [sequence][kv_head] */
+    int32_t q_heads;
+    int64_t q_rows;
+    mxa_global q_exponent, q_scale;
+    mxa_global q_norm, k_norm; /* largest |row| of each sequence and head */
+    mxa_global wide;           /* uint32, zeroed before: 1 where scores may exceed `bound` */
+    float scale_log2e, bound;
+} mxa_record_params;
+
+/* Builds the tables of a batch that is not plainly dense, and checks it. */
+typedef struct mxa_schedule_params {
+    mxa_global cu_seqlens_q, cu_seqlens_k; /* int32 [batch+1], or 0 when dense */
+    mxa_global seqused_q, seqused_k;       /* int32 [batch], or 0 */
+    int32_t batch, heads;
+    int32_t seqlen_q, seqlen_k; /* dense lengths */
+    int32_t total_q, total_k;   /* jagged: tokens with storage */
+    int32_t max_seqlen_q, max_seqlen_k;
+    int32_t tile_q;
+    int32_t causal, top_left; /* for the order of the tiles only */
+    mxa_global sequences, tiles, tile_count;
+    mxa_global status;        /* uint32, written: a device status word (status.h) */
+    mxa_global caller_status; /* the caller's device_status, or 0 */
+} mxa_schedule_params;
+
+#endif

@@ -1,0 +1,199 @@
+/* device.c: opens devices, loads kernels, launches.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/device.h"
+
+#include "status.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum { DEVICES_MOST = 64 };
+
+/* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
+static const struct {
+    const char *cubin, *entry;
+    int shared_bytes;
+} kernels[MXA_KERNELS] = {
+    [MXA_KERNEL_SCHEDULE] = {"schedule", "mxa_schedule", 256 + 4 * 1024 + 16},
+    [MXA_KERNEL_CLEAR_ROWS] = {"clear", "mxa_clear_rows", 0},
+    [MXA_KERNEL_PREPARE_ROWS] = {"prepare", "mxa_sm90_prepare_rows", 256},
+    [MXA_KERNEL_PREPARE_SUMS] = {"prepare", "mxa_sm90_prepare_sums", 0},
+    [MXA_KERNEL_PREPARE_MEAN] = {"prepare", "mxa_sm90_prepare_mean", 0},
+    [MXA_KERNEL_PREPARE_VALUES] = {"prepare", "mxa_sm90_prepare_values", 256 + 48 * 128},
+    [MXA_KERNEL_PREPARE_RECORDS] = {"prepare", "mxa_sm90_prepare_records", 0},
+    [MXA_KERNEL_FORWARD_F16_D64] = {"forward", "mxa_sm90_forward_e4m3_192x128_d64", 0},
+    [MXA_KERNEL_FORWARD_F32_D64] = {"forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
+    [MXA_KERNEL_FORWARD_F16_D128] = {"forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
+    [MXA_KERNEL_FORWARD_F32_D128] = {"forward", "mxa_sm90_forward_e4m3_128x128_d128", 0},
+};
+
+static mxa_cuda_device devices[DEVICES_MOST];
+static int opened[DEVICES_MOST];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+const char *mxa_kernel_entry(mxa_kernel kernel)
+{
+    return kernels[kernel].entry;
+}
+
+/* Shared bytes of the attention forward: must agree with sm90/forward_body.h. */
+static int shared_bytes(mxa_kernel kernel)
+{
+    switch (kernel) {
+    case MXA_KERNEL_FORWARD_F16_D64:
+    case MXA_KERNEL_FORWARD_F32_D64:
+    case MXA_KERNEL_FORWARD_F16_D128:
+    case MXA_KERNEL_FORWARD_F32_D128: {
+        const int head_dim = kernel <= MXA_KERNEL_FORWARD_F32_D64 ? 64 : 128;
+        const int f16 =
+            kernel == MXA_KERNEL_FORWARD_F16_D64 || kernel == MXA_KERNEL_FORWARD_F16_D128;
+        const int tile_q = f16 ? 192 : 128, stages = 4;
+        return 2 * tile_q * head_dim + stages * (2 * 128 * head_dim + 64) + 8 * (4 + 4 * stages) +
+               1024;
+    }
+    default:
+        return kernels[kernel].shared_bytes;
+    }
+}
+
+mxattn_status mxa_cuda_enter(const mxa_cuda_device *device)
+{
+    return mxa_cuda_check(device->driver->context_push(device->context), "cuCtxPushCurrent");
+}
+
+void mxa_cuda_leave(const mxa_cuda_device *device)
+{
+    mxa_cu_context popped;
+    (void)device->driver->context_pop(&popped);
+}
+
+static mxattn_status load_kernels(mxa_cuda_device *device)
+{
+    const mxa_driver *driver = device->driver;
+    for (int i = 0; i < mxa_cubin_count; i++) {
+        mxa_cu_module module = NULL;
+        mxattn_status status = mxa_cuda_check(
+            driver->module_load_data(&module, mxa_cubins[i].image), "cuModuleLoadData");
+        for (int k = 0; k < MXA_KERNELS && !status; k++) {
+            if (strcmp(kernels[k].cubin, mxa_cubins[i].name) != 0) {
+                continue;
+            }
+            status = mxa_cuda_check(
+                driver->module_get_function(&device->functions[k], module, kernels[k].entry),
+                kernels[k].entry);
+            if (!status && shared_bytes((mxa_kernel)k) > 48 * 1024) {
+                status =
+                    mxa_cuda_check(driver->function_set_attribute(
+                                       device->functions[k], MXA_CU_FUNCTION_DYNAMIC_SHARED_BYTES,
+                                       shared_bytes((mxa_kernel)k)),
+                                   "cuFuncSetAttribute");
+            }
+        }
+        if (status) {
+            return status;
+        }
+    }
+    return MXATTN_OK;
+}
+
+static mxattn_status open_device(int32_t ordinal, mxa_cuda_device *device)
+{
+    const mxa_driver *driver = device->driver;
+    int major = 0, minor = 0;
+    mxattn_status status =
+        mxa_cuda_check(driver->device_get(&device->handle, ordinal), "cuDeviceGet");
+    if (!status) {
+        status = mxa_cuda_check(
+            driver->device_get_attribute(&major, MXA_CU_ATTRIBUTE_MAJOR, device->handle),
+            "cuDeviceGetAttribute");
+    }
+    if (!status) {
+        status = mxa_cuda_check(
+            driver->device_get_attribute(&minor, MXA_CU_ATTRIBUTE_MINOR, device->handle),
+            "cuDeviceGetAttribute");
+    }
+    if (!status) {
+        status = mxa_cuda_check(driver->device_get_attribute(&device->multiprocessors,
+                                                             MXA_CU_ATTRIBUTE_MULTIPROCESSORS,
+                                                             device->handle),
+                                "cuDeviceGetAttribute");
+    }
+    if (status) {
+        return status;
+    }
+    device->arch = 10 * major + minor;
+    if (device->arch != 90) {
+        return mxa_fail(MXATTN_NO_BACKEND,
+                        "device %d is sm_%d; this version has kernels for sm_90 only", (int)ordinal,
+                        device->arch);
+    }
+    status = mxa_cuda_check(driver->primary_context_retain(&device->context, device->handle),
+                            "cuDevicePrimaryCtxRetain");
+    if (!status) {
+        status = mxa_cuda_enter(device);
+    }
+    if (!status) {
+        status = load_kernels(device);
+        mxa_cuda_leave(device);
+    }
+    return status;
+}
+
+mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device)
+{
+    const char *reason;
+    const mxa_driver *driver = mxa_cuda_driver(&reason);
+    if (!driver) {
+        return mxa_fail(MXATTN_NO_BACKEND, "backend is cuda; %s", reason);
+    }
+    if (mxa_cubin_count == 0) {
+        return mxa_fail(MXATTN_NO_BACKEND, "backend is cuda; this build has no kernels (no nvcc)");
+    }
+    if (ordinal < 0 || ordinal >= mxa_cuda_device_count() || ordinal >= DEVICES_MOST) {
+        return mxa_fail(MXATTN_NO_BACKEND, "device is %d; there are %d", (int)ordinal,
+                        mxa_cuda_device_count());
+    }
+    pthread_mutex_lock(&lock);
+    mxattn_status status = MXATTN_OK;
+    if (!opened[ordinal]) {
+        devices[ordinal].driver = driver;
+        status = open_device(ordinal, &devices[ordinal]);
+        opened[ordinal] = !status;
+    }
+    pthread_mutex_unlock(&lock);
+    *device = &devices[ordinal];
+    return status;
+}
+
+mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, unsigned grid_x,
+                              unsigned grid_y, unsigned threads, void *stream, const void *params)
+{
+    /* The driver copies the parameter while the call lasts; it takes a pointer to non-const. */
+    void *parameters[1];
+    memcpy(&parameters[0], &params, sizeof params);
+    if (grid_x == 0 || grid_y == 0) {
+        return MXATTN_OK;
+    }
+    return mxa_cuda_check(
+        device->driver->launch_kernel(device->functions[kernel], grid_x, grid_y, 1, threads, 1, 1,
+                                      (unsigned)shared_bytes(kernel), stream, parameters, NULL),
+        kernels[kernel].entry);
+}
+
+mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
+                              const uint64_t sizes[3], const uint64_t strides_bytes[2],
+                              const uint32_t box[3])
+{
+    static const uint32_t ones[3] = {1, 1, 1};
+    void *address;
+    memcpy(&address, &at, sizeof address);
+    const int swizzle =
+        box[0] == 128 ? MXA_CU_TENSOR_MAP_SWIZZLE_128B : MXA_CU_TENSOR_MAP_SWIZZLE_64B;
+    return mxa_cuda_check(device->driver->tensor_map_encode(
+                              map, MXA_CU_TENSOR_MAP_UINT8, 3, address, sizes, strides_bytes, box,
+                              ones, MXA_CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                              MXA_CU_TENSOR_MAP_L2_256B, MXA_CU_TENSOR_MAP_FILL_ZERO),
+                          "cuTensorMapEncodeTiled");
+}

@@ -1,0 +1,65 @@
+/* device.h: CUDA devices of this process, and the kernels loaded on each.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_DEVICE_H
+#define MXA_CUDA_DEVICE_H
+
+#include "cuda/driver.h"
+
+/* Every kernel of the library; device.c lists file, entry and shared memory of each. */
+typedef enum mxa_kernel {
+    MXA_KERNEL_SCHEDULE,
+    MXA_KERNEL_CLEAR_ROWS,
+    MXA_KERNEL_PREPARE_ROWS,
+    MXA_KERNEL_PREPARE_SUMS,
+    MXA_KERNEL_PREPARE_MEAN,
+    MXA_KERNEL_PREPARE_VALUES,
+    MXA_KERNEL_PREPARE_RECORDS,
+    MXA_KERNEL_FORWARD_F16_D64,
+    MXA_KERNEL_FORWARD_F32_D64,
+    MXA_KERNEL_FORWARD_F16_D128,
+    MXA_KERNEL_FORWARD_F32_D128,
+    MXA_KERNELS
+} mxa_kernel;
+
+typedef struct mxa_cuda_device {
+    const mxa_driver *driver;
+    mxa_cu_device handle;
+    mxa_cu_context context; /* the primary one, which runtimes in this process share */
+    int arch;               /* 90 */
+    int multiprocessors;
+    mxa_cu_function functions[MXA_KERNELS];
+} mxa_cuda_device;
+
+/* Device `ordinal`, its kernels loaded; first use opens it and may take a while. */
+mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device);
+
+const char *mxa_kernel_entry(mxa_kernel kernel);
+
+/* Makes the device's context current, and puts back what was. */
+mxattn_status mxa_cuda_enter(const mxa_cuda_device *device);
+void mxa_cuda_leave(const mxa_cuda_device *device);
+
+/* Queues one kernel; `params` is its only parameter. */
+mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, unsigned grid_x,
+                              unsigned grid_y, unsigned threads, void *stream, const void *params);
+
+/* A rank 3 map of bytes with rows of sizes[0], box as given, swizzled as wide as the box's row (64
+ * or 128 bytes). Strides in bytes, multiples of 16. */
+mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
+                              const uint64_t sizes[3], const uint64_t strides_bytes[2],
+                              const uint32_t box[3]);
+
+/* Kernels built in: cubin images, empty where the build had no nvcc. Defined by a generated file.
+ */
+typedef struct mxa_cubin {
+    const char *name; /* stem of the source */
+    const unsigned char *image;
+    size_t bytes;
+} mxa_cubin;
+
+extern const mxa_cubin mxa_cubins[];
+extern const int mxa_cubin_count;
+
+#endif

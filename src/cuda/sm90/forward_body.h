@@ -1,0 +1,435 @@
+/* forward_body.h: MXFP8 attention forward on Hopper; included once per instance by forward.cu.
+ *
+ * Formula: docs/math.md, forward; meaning: ref/attention_forward.c. Scores and values are FP8
+ * products of the private copies (forward_params.h); every scale is a power of two and enters
+ * through exponents: Q's and K's in the multiplier of the exp2 argument, V's in P's exponent.
+ *
+ * An instance defines
+ *   FORWARD_NAME      entry's name
+ *   FORWARD_D         64, 128 (head_dim = head_dim_v)
+ *   FORWARD_F16       1: scores accumulate in FP16 (half the registers); 0: in FP32
+ *   FORWARD_CONSUMERS warpgroups of 64 queries: 3 with FORWARD_F16, 2 without
+ * FORWARD_F16 needs |logits| * log2(e) < 2^MXA_FORWARD_BOUND_LOG2, a positive softmax_scale and no
+ * softcap: params.pass says which tiles this launch takes.
+ *
+ * Roles                      warps             registers
+ *   producer (one thread)    0..3              32 or 40
+ *   consumers                4..4*CONSUMERS+3  160 (3 warpgroups) or 232 (2)
+ *
+ * Shared memory (from a multiple of 1024)
+ *   Q       2 x [64*CONSUMERS][D]   double-buffered over tiles
+ *   K       STAGES x [128][D]
+ *   V       STAGES x [D][128]
+ *   records STAGES x 4 x 16
+ *   barriers
+ *
+ * Barriers       count          arrives                        waits       first parity
+ *   q_full[2]    1 + bytes      producer, TMA                  consumers   0
+ *   q_empty[2]   4*CONSUMERS    a lane of each consumer warp   producer    1
+ *   k_full[S]    1 + bytes      producer, TMA (K and records)  consumers   0
+ *   k_empty[S]   4*CONSUMERS    a lane of each consumer warp   producer    1
+ *   v_full[S], v_empty[S]       as K
+ *
+ * Order of a consumer: scores(j+1) are issued before values(j), so that softmax(j+1) runs while
+ * the tensor cores multiply P(j) by V(j).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+
+#define FORWARD_PASTE2(a, b) a##_##b
+#define FORWARD_PASTE(a, b)  FORWARD_PASTE2(a, b)
+#define FORWARD(name)        FORWARD_PASTE(FORWARD_NAME, name)
+
+#define TILE_Q (64 * FORWARD_CONSUMERS)
+#if FORWARD_F16
+#define ENTRY_Q TILE_Q
+#else
+#define ENTRY_Q params->tile_q
+#endif
+#define TILE_K       MXA_FORWARD_TILE_K
+#define Q_BYTES      (TILE_Q * FORWARD_D)
+#define K_BYTES      (TILE_K * FORWARD_D)
+#define V_BYTES      (TILE_K * FORWARD_D)
+#define RECORD_BYTES (TILE_K / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
+#define STAGES       4 /* a power of two */
+#define STAGE(step)  ((step) & (STAGES - 1))
+#define PARITY(step) ((uint32_t)(step) / STAGES & 1)
+#define AT_Q         0
+#define AT_K         (AT_Q + 2 * Q_BYTES)
+#define AT_V         (AT_K + STAGES * K_BYTES)
+#define AT_RECORDS   (AT_V + STAGES * V_BYTES)
+#define AT_BARRIERS  (AT_RECORDS + STAGES * RECORD_BYTES)
+#define SHARED_BYTES (AT_BARRIERS + 8 * (4 + 4 * STAGES) + 1024)
+#define Q_FULL(s)    (shared + AT_BARRIERS + 8 * (s))
+#define Q_EMPTY(s)   (shared + AT_BARRIERS + 16 + 8 * (s))
+#define K_FULL(s)    (shared + AT_BARRIERS + 32 + 8 * (s))
+#define K_EMPTY(s)   (K_FULL(s) + 8 * STAGES)
+#define V_FULL(s)    (K_FULL(s) + 16 * STAGES)
+#define V_EMPTY(s)   (K_FULL(s) + 24 * STAGES)
+#define ACCUMULATORS (FORWARD_D / 2)
+
+MXA_STATIC_ASSERT(FORWARD_D == 64 || FORWARD_D == 128, "head_dim of this body");
+MXA_STATIC_ASSERT(SHARED_BYTES <= 232448, "shared memory of one CTA");
+MXA_STATIC_ASSERT(K_BYTES % 1024 == 0 && Q_BYTES % 1024 == 0, "swizzle atoms start at 1024");
+
+#if FORWARD_F16
+#define FORWARD_SCORE          uint32_t
+#define FORWARD_SCORES         32
+#define FORWARD_HOLD_SCORES(s) wgmma_hold_u32(s, FORWARD_SCORES)
+#define FORWARD_MMA_FIRST      wgmma_ss_m64n128_f16_first
+#define FORWARD_MMA            wgmma_ss_m64n128_f16
+#else
+#define FORWARD_SCORE          float
+#define FORWARD_SCORES         64
+#define FORWARD_HOLD_SCORES(s) wgmma_hold_f32(s, FORWARD_SCORES)
+#define FORWARD_MMA_FIRST      wgmma_ss_m64n128_f32_first
+#define FORWARD_MMA            wgmma_ss_m64n128_f32
+#endif
+#if FORWARD_D == 64
+#define FORWARD_MMA_VALUES wgmma_rs_m64n64_f32
+#else
+#define FORWARD_MMA_VALUES wgmma_rs_m64n128_f32
+#endif
+
+/* load: the producer walks the same tiles and blocks as the consumers. */
+MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared shared, int wide)
+{
+    int q_count = 0, step = 0;
+    for (int index = dev_block_x(); index < forward_tile_count(params, ENTRY_Q, TILE_Q);
+         index += dev_grid_x()) {
+        forward_tile tile;
+        if (!forward_tile_find(params, index, ENTRY_Q, TILE_Q, wide, &tile)) {
+            continue;
+        }
+        int kv_head = tile.head / params->group;
+        int q_stage = q_count & 1;
+        mbarrier_wait(Q_EMPTY(q_stage), (uint32_t)(q_count >> 1 & 1) ^ 1);
+        mbarrier_arrive_expect(Q_FULL(q_stage), Q_BYTES);
+        tma_load_3d(shared + AT_Q + q_stage * Q_BYTES, &params->q_map, 0, tile.q_row, tile.head,
+                    Q_FULL(q_stage));
+        q_count++;
+        mxa_global records =
+            params->records + ((uint64_t)(kv_head * (params->k_rows / MXA_FORWARD_GROUP)) +
+                               (uint64_t)(tile.k_row / MXA_FORWARD_GROUP)) *
+                                  MXA_FORWARD_RECORD;
+        MXA_NO_UNROLL
+        for (int j = tile.block_first; j < tile.block_end; j++, step++) {
+            const int stage = STAGE(step);
+            mbarrier_wait(K_EMPTY(stage), PARITY(step) ^ 1);
+            mbarrier_arrive_expect(K_FULL(stage), K_BYTES + RECORD_BYTES);
+            tma_load_3d(shared + AT_K + stage * K_BYTES, &params->k_map, 0, tile.k_row + j * TILE_K,
+                        kv_head, K_FULL(stage));
+            bulk_load(shared + AT_RECORDS + stage * RECORD_BYTES,
+                      records + (uint64_t)j * RECORD_BYTES, RECORD_BYTES, K_FULL(stage));
+            mbarrier_wait(V_EMPTY(stage), PARITY(step) ^ 1);
+            mbarrier_arrive_expect(V_FULL(stage), V_BYTES);
+            tma_load_3d(shared + AT_V + stage * V_BYTES, &params->v_map, tile.k_row + j * TILE_K, 0,
+                        kv_head, V_FULL(stage));
+        }
+    }
+}
+
+/* scores: S = Q K^T of one block, issued and committed, not waited for. */
+MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, mxa_shared k)
+{
+    uint64_t a = wgmma_descriptor(q, FORWARD_D), b = wgmma_descriptor(k, FORWARD_D);
+    wgmma_fence();
+    FORWARD_MMA_FIRST(s, a, b);
+    MXA_UNROLL
+    for (int i = 1; i < FORWARD_D / 32; i++) {
+        FORWARD_MMA(s, a + (uint64_t)(i * MXA_DESCRIPTOR_K32),
+                    b + (uint64_t)(i * MXA_DESCRIPTOR_K32));
+    }
+    wgmma_commit();
+}
+
+/* softmax: S to P of one block, row maxima and sums moved on. */
+MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward_tile *tile,
+                                 int block, mxa_shared record, FORWARD_SCORE *s, forward_rows *rows)
+{
+#if FORWARD_F16
+    uint32_t scale[4];
+    forward_scales_f16(record, tile->q_scale, scale);
+#else
+    forward_logits_f32(s, record, tile->q_scale, params->softcap_log2e);
+#endif
+    if (block < tile->full_first || block >= tile->full_end) {
+        forward_span span;
+        forward_tile_span(params, tile, block * TILE_K, &span);
+#if FORWARD_F16
+        forward_mask_f16(s, &span, scale);
+#else
+        forward_mask_f32(s, &span);
+#endif
+        FORWARD_HOLD_SCORES(s);
+    }
+#if FORWARD_F16
+    forward_softmax_f16(s, rows, record, scale);
+#else
+    forward_softmax_f32(s, rows, record);
+#endif
+}
+
+/* values: O += P V of one block, issued and committed. */
+MXA_DEVICE void FORWARD(values)(float *o, const uint32_t *p, mxa_shared v)
+{
+    uint64_t b = wgmma_descriptor(v, TILE_K);
+    wgmma_fence();
+    MXA_UNROLL
+    for (int g = 0; g < 4; g++) {
+        FORWARD_MMA_VALUES(o, p + 4 * g, b + (uint64_t)(g * MXA_DESCRIPTOR_K32));
+    }
+    wgmma_commit();
+}
+
+MXA_DEVICE void FORWARD(pack)(const FORWARD_SCORE *s, uint32_t *p)
+{
+#if FORWARD_F16
+    forward_pack_f16(s, p);
+#else
+    forward_pack_f32(s, p);
+#endif
+}
+
+/* finish: O and LSE of the two rows of this thread. */
+MXA_DEVICE void FORWARD(finish)(const mxa_forward_params *params, const forward_tile *tile,
+                                float *o, forward_rows *rows)
+{
+    int c = dev_thread() & 3, first = forward_row(tile);
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        float l = rows->l[r];
+        l = add_rn(l, shuffle_xor_f32(l, 1));
+        l = add_rn(l, shuffle_xor_f32(l, 2));
+        forward_row_result result;
+        forward_finish_row(params, tile, rows->m[r], l, &result);
+        int row = first + 8 * r;
+        if (row >= tile->q_end) {
+            continue;
+        }
+        mxa_global mean =
+            params->v_mean == 0
+                ? 0
+                : params->v_mean +
+                      4 * ((uint64_t)(tile->sequence * (params->heads / params->group) +
+                                      tile->head / params->group) *
+                           FORWARD_D);
+        int64_t at = forward_o_index(params, tile, row);
+        MXA_UNROLL
+        for (int i = 0; i < FORWARD_D / 8; i++) {
+            int d = 8 * i + 2 * c;
+            float x = mul_rn(o[4 * i + 2 * r], result.scale);
+            float y = mul_rn(o[4 * i + 2 * r + 1], result.scale);
+            if (mean) {
+                x = fma_rn(result.weight, dev_load_global_f32(mean + 4 * (uint64_t)d), x);
+                y = fma_rn(result.weight, dev_load_global_f32(mean + 4 * (uint64_t)d + 4), y);
+            }
+            forward_store_pair(params, at + d, result.empty ? 0.0f : x, result.empty ? 0.0f : y);
+        }
+        if (c == 0 && params->lse) {
+            forward_store_lse(params, tile, row, result.lse);
+        }
+    }
+}
+
+/* Releases blocks that this warpgroup need not see. */
+MXA_DEVICE int FORWARD(pass_over)(mxa_shared shared, int step, int blocks)
+{
+    MXA_NO_UNROLL
+    for (int i = 0; i < blocks; i++, step++) {
+        mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
+        mbarrier_wait(V_FULL(STAGE(step)), PARITY(step));
+        if ((dev_thread() & 31) == 0) {
+            mbarrier_arrive(K_EMPTY(STAGE(step)));
+            mbarrier_arrive(V_EMPTY(STAGE(step)));
+        }
+    }
+    return step;
+}
+
+/* softmax, values and the next scores, block after block; the tile's blocks start at `step`. */
+MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared shared,
+                                const forward_tile *tile, mxa_shared q, int step, float *o,
+                                forward_rows *rows)
+{
+    const int leader = (dev_thread() & 31) == 0;
+    FORWARD_SCORE s[FORWARD_SCORES];
+    uint32_t p[16];
+
+    mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
+    FORWARD(scores)(s, q, shared + AT_K + STAGE(step) * K_BYTES);
+    wgmma_wait(0);
+    FORWARD_HOLD_SCORES(s);
+    FORWARD(softmax)
+    (params, tile, tile->own_first, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
+    if (leader) {
+        mbarrier_arrive(K_EMPTY(STAGE(step)));
+    }
+    FORWARD(pack)(s, p);
+    step++;
+
+    MXA_NO_UNROLL
+    for (int j = tile->own_first + 1; j < tile->own_end; j++, step++) {
+        mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
+        wgmma_hold_u32(p, 16);
+        wgmma_hold_f32(o, ACCUMULATORS);
+        FORWARD(scores)(s, q, shared + AT_K + STAGE(step) * K_BYTES);
+        mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
+        FORWARD(values)(o, p, shared + AT_V + STAGE(step - 1) * V_BYTES);
+        wgmma_wait(1);
+        FORWARD_HOLD_SCORES(s);
+        FORWARD(softmax)
+        (params, tile, j, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
+        if (leader) {
+            mbarrier_arrive(K_EMPTY(STAGE(step)));
+        }
+        wgmma_wait(0);
+        wgmma_hold_u32(p, 16);
+        wgmma_hold_f32(o, ACCUMULATORS);
+        if (leader) {
+            mbarrier_arrive(V_EMPTY(STAGE(step - 1)));
+        }
+        if (rows->raised) {
+            MXA_UNROLL
+            for (int i = 0; i < ACCUMULATORS; i++) {
+                o[i] = mul_rn(o[i], rows->rescale[(i >> 1) & 1]);
+            }
+        }
+        FORWARD(pack)(s, p);
+    }
+    mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
+    wgmma_hold_u32(p, 16);
+    wgmma_hold_f32(o, ACCUMULATORS);
+    FORWARD(values)(o, p, shared + AT_V + STAGE(step - 1) * V_BYTES);
+    wgmma_wait(0);
+    wgmma_hold_f32(o, ACCUMULATORS);
+    wgmma_hold_u32(p, 16);
+    if (leader) {
+        mbarrier_arrive(V_EMPTY(STAGE(step - 1)));
+    }
+}
+
+/* One tile of one consumer warpgroup; returns the count of blocks so far. */
+MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared shared,
+                                const forward_tile *tile, mxa_shared q, int step)
+{
+    float o[ACCUMULATORS];
+    forward_rows rows;
+    MXA_UNROLL
+    for (int i = 0; i < ACCUMULATORS; i++) {
+        o[i] = 0.0f;
+    }
+    rows.m[0] = rows.m[1] = FORWARD_MINUS_INF;
+    rows.l[0] = rows.l[1] = 0.0f;
+    rows.rescale[0] = rows.rescale[1] = 1.0f;
+    rows.raised = 0;
+    step = FORWARD(pass_over)(shared, step, tile->own_first - tile->block_first);
+    if (tile->own_first < tile->own_end) {
+        FORWARD(blocks)(params, shared, tile, q, step, o, &rows);
+        step += tile->own_end - tile->own_first;
+    }
+    step = FORWARD(pass_over)(shared, step, tile->block_end - tile->own_end);
+    FORWARD(finish)(params, tile, o, &rows);
+    return step;
+}
+
+MXA_KERNEL(128 * (FORWARD_CONSUMERS + 1))
+FORWARD_NAME(MXA_PARAMETERS(mxa_forward_params, parameters))
+{
+    const mxa_forward_params *params = &parameters;
+    const mxa_shared shared = (dev_shared() + 1023) & ~1023u;
+    const int warpgroup = warp_uniform(dev_thread() >> 7);
+    if (dev_thread() == 0) {
+        for (int i = 0; i < 2; i++) {
+            mbarrier_init(Q_FULL(i), 1);
+            mbarrier_init(Q_EMPTY(i), 4 * FORWARD_CONSUMERS);
+        }
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(K_FULL(i), 1);
+            mbarrier_init(V_FULL(i), 1);
+            mbarrier_init(K_EMPTY(i), 4 * FORWARD_CONSUMERS);
+            mbarrier_init(V_EMPTY(i), 4 * FORWARD_CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    cta_sync();
+    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
+        return;
+    }
+    /* WHY one word first: a launch with no tile to take ends at once. */
+    const int wide = params->pass != MXA_FORWARD_PASS_ALL && dev_load_global_u32(params->wide) != 0;
+    if (params->pass == MXA_FORWARD_PASS_WIDE && !wide) {
+        return;
+    }
+    if (warpgroup == 0) {
+#if FORWARD_CONSUMERS == 3
+        setmaxnreg_decrease(32);
+#else
+        setmaxnreg_decrease(40);
+#endif
+        if (dev_thread() == 0) {
+            FORWARD(load)(params, shared, wide);
+        }
+    } else {
+#if FORWARD_CONSUMERS == 3
+        setmaxnreg_increase(160);
+#else
+        setmaxnreg_increase(232);
+#endif
+        int q_count = 0, step = 0;
+        for (int index = dev_block_x(); index < forward_tile_count(params, ENTRY_Q, TILE_Q);
+             index += dev_grid_x()) {
+            forward_tile tile;
+            if (!forward_tile_find(params, index, ENTRY_Q, TILE_Q, wide, &tile)) {
+                continue;
+            }
+            forward_tile_own(params, &tile, 64 * (warpgroup - 1));
+            int q_stage = q_count & 1;
+            mbarrier_wait(Q_FULL(q_stage), (uint32_t)(q_count >> 1) & 1);
+            step = FORWARD(consume)(
+                params, shared, &tile,
+                shared + AT_Q + q_stage * Q_BYTES + 64 * (warpgroup - 1) * FORWARD_D, step);
+            if ((dev_thread() & 31) == 0) {
+                mbarrier_arrive(Q_EMPTY(q_stage));
+            }
+            q_count++;
+        }
+    }
+}
+
+#undef FORWARD_PASTE2
+#undef FORWARD_PASTE
+#undef FORWARD
+#undef TILE_Q
+#undef ENTRY_Q
+#undef TILE_K
+#undef Q_BYTES
+#undef K_BYTES
+#undef V_BYTES
+#undef RECORD_BYTES
+#undef STAGES
+#undef STAGE
+#undef PARITY
+#undef AT_Q
+#undef AT_K
+#undef AT_V
+#undef AT_RECORDS
+#undef AT_BARRIERS
+#undef SHARED_BYTES
+#undef Q_FULL
+#undef Q_EMPTY
+#undef K_FULL
+#undef K_EMPTY
+#undef V_FULL
+#undef V_EMPTY
+#undef ACCUMULATORS
+#undef FORWARD_SCORE
+#undef FORWARD_SCORES
+#undef FORWARD_HOLD_SCORES
+#undef FORWARD_MMA_FIRST
+#undef FORWARD_MMA
+#undef FORWARD_MMA_VALUES
+#undef FORWARD_NAME
+#undef FORWARD_D
+#undef FORWARD_F16
+#undef FORWARD_CONSUMERS

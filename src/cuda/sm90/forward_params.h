@@ -1,0 +1,67 @@
+/* forward_params.h: what host and device share about the Hopper forward.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_SM90_FORWARD_PARAMS_H
+#define MXA_CUDA_SM90_FORWARD_PARAMS_H
+
+#include "cuda/common/batch.h"
+#include "cuda/dev/map.h"
+
+enum {
+    MXA_FORWARD_TILE_K = 128,  /* keys of a block */
+    MXA_FORWARD_GROUP = 32,    /* tokens that share a scale in the private copies */
+    MXA_FORWARD_RECORD = 16,   /* bytes of a key group's record, mxa_key_record */
+    MXA_FORWARD_BOUND_LOG2 = 7 /* |logit| * log2(e) below 2^7: FP16 scores are accurate enough */
+};
+
+/* Which tiles a launch takes. */
+enum {
+    MXA_FORWARD_PASS_SMALL = 0, /* those within the FP16 bound */
+    MXA_FORWARD_PASS_WIDE = 1,  /* the others */
+    MXA_FORWARD_PASS_ALL = 2    /* softcap, or a softmax_scale that is not positive */
+};
+
+/* The private copies of the operands (docs/kernels.md, Hopper forward). Rows are padded tokens:
+ * sequence b's token s is row mxa_gpu_sequence.q_row + s or .k_row + s. All memory is global.
+ *   q, k     E4M3 [head][row][D], one exponent per 32 rows across D, payload at most 15 so that
+ *            FP16 scores cannot overflow (D * 15^2 < 65504)
+ *   v        E4M3 [kv_head][Dv][row], keys permuted inside each 16 (slot 4c+b holds key
+ *            8*(b>>1) + 2c + (b&1)), exponents per 32 rows relative to the sequence's largest
+ *   q_scale  FP32 [head][row/32]: 2^exponent
+ *   records  [kv_head][row/32]: mxa_key_record
+ *   q_norm   FP32 [sequence][head]: largest |q_i|
+ *   k_norm   FP32 [sequence][kv_head]: largest |k_j| */
+typedef struct mxa_forward_params {
+    mxa_device_map q_map, k_map, v_map;
+    mxa_gpu_batch batch;
+    mxa_global q_scale, q_norm, records, k_norm;
+    mxa_global wide;                  /* uint32: 0 when every tile is within the FP16 bound */
+    mxa_global v_scale;               /* FP32 [sequence][kv_head]: 2^(largest exponent of V) */
+    mxa_global v_mean;                /* FP32 [sequence][kv_head][Dv], or 0 */
+    mxa_global sink;                  /* FP32 [head], or 0 */
+    mxa_global o;                     /* BF16 or FP16 or FP32 */
+    mxa_global lse;                   /* FP32, or 0 */
+    int64_t o_batch, o_token, o_head; /* strides in elements */
+    int64_t lse_batch, lse_head, lse_token;
+    int64_t q_rows, k_rows;            /* of the private copies */
+    int32_t heads, group;              /* q heads; q heads per kv head */
+    int32_t o_type;                    /* mxattn_dtype */
+    int32_t window_left, window_right; /* -1: unlimited */
+    int32_t top_left;                  /* alignment of the diagonal */
+    int32_t tiles;                     /* entries of a dense batch's work list */
+    int32_t tile_q;                    /* queries of an entry */
+    int32_t pass;                      /* MXA_FORWARD_PASS_ */
+    float scale_log2e;                 /* softmax_scale * log2(e) */
+    float softcap_log2e;               /* softcap * log2(e); 0: off */
+} mxa_forward_params;
+
+/* A key group's factors as the softmax uses them; pairs are two equal FP16 halves. */
+typedef struct mxa_key_record {
+    float k_scale; /* 2^exponent of K */
+    float v_shift; /* exponent of V minus the sequence's largest: added to P's exponent */
+    uint32_t v_shift_f16;
+    uint32_t v_undo_f16; /* 2^-v_shift: the row sum does not see V's exponents */
+} mxa_key_record;
+
+#endif
