@@ -70,4 +70,14 @@
 #define MXT_TRAIN_LM_GEMM     1.0e-6
 #define MXT_TRAIN_LM_O        1.0e-5
 
+/* --- The CUDA forward against float64: the model holds exponents per 32x32 block where the kernel
+ * folds them over the head dimension, adds scores in 14-bit accumulators and takes exp2 in FP16. */
+#define MXT_CUDA_FACTOR 1.10
+#define MXT_CUDA_FLOOR  4.0e-3
+
+/* --- Its LSE, natural units: FP16 scores of |x| < 2^7 are off by at most 2^-5 in log2 units, a
+ * row's sum by far less; wider logits carry the accumulator's 13 fraction bits. */
+#define MXT_CUDA_LSE_ABSOLUTE 1.0e-2
+#define MXT_CUDA_LSE_RELATIVE 2.0e-3
+
 #endif

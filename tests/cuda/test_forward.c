@@ -1,0 +1,150 @@
+/* test_forward.c: the CUDA forward against the float64 models, over shapes and options.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "compare.h"
+#include "device_run.h"
+#include "report.h"
+#include "thresholds.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct forward_case {
+    const char *name;
+    int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
+    int causal, top_left;
+    int64_t left, right;
+    double scale, softcap; /* scale 0: the default */
+    int sink;
+    mxt_kind kind;
+    float v_mean;
+} forward_case;
+
+static const forward_case cases[] = {
+    {"one block", 1, 192, 128, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"two blocks", 1, 192, 256, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"full", 2, 512, 512, 4, 4, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"full d64", 2, 512, 512, 4, 4, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"causal", 2, 640, 640, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"causal d64", 1, 640, 640, 4, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"edge lengths", 2, 129, 257, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"one query", 3, 1, 300, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"causal, more queries", 1, 300, 100, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"causal, more keys", 1, 100, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"causal top left", 1, 300, 200, 2, 2, 128, 1, 1, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"window", 1, 700, 700, 2, 2, 128, 0, 0, 100, 30, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"window causal", 1, 900, 900, 2, 1, 64, 1, 0, 200, 0, 0, 0, 0, MXT_GAUSSIAN, 0},
+    {"sink", 1, 300, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 1, MXT_GAUSSIAN, 0},
+    {"softcap", 1, 300, 300, 2, 2, 128, 0, 0, -1, -1, 0, 3.0, 0, MXT_GAUSSIAN, 0},
+    {"wide logits", 1, 300, 300, 2, 2, 128, 0, 0, -1, -1, 2.0, 0, 0, MXT_GAUSSIAN, 0},
+    {"negative scale", 1, 300, 300, 2, 2, 128, 1, 0, -1, -1, -0.05, 0, 0, MXT_GAUSSIAN, 0},
+    {"outliers", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0},
+    {"long tail", 1, 512, 512, 2, 2, 64, 1, 0, -1, -1, 0, 0, 0, MXT_LONG_TAIL, 0},
+    {"period 251", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_PERIOD251, 0},
+    {"v of mean 1", 1, 2048, 2048, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1},
+};
+
+static void options(mxt_attention *a, const forward_case *c)
+{
+    a->problem.causal = c->causal;
+    a->problem.alignment = c->top_left ? MXATTN_TOP_LEFT : MXATTN_BOTTOM_RIGHT;
+    a->problem.window[0] = c->left;
+    a->problem.window[1] = c->right;
+    if (c->scale != 0) {
+        a->problem.softmax_scale = c->scale;
+    }
+    a->problem.softcap = c->softcap;
+    a->problem.has_sink = c->sink;
+    a->problem.backend = MXATTN_BACKEND_REF;
+    a->problem.precision = MXATTN_PRECISION_MODEL;
+    a->problem.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    a->problem.mode = MXATTN_INFERENCE;
+}
+
+static void compare(mxt_attention *a, int prepared)
+{
+    const int64_t n = mxt_size_o(a), rows = mxt_size_lse(a);
+    float *model = malloc((size_t)n * 4), *model_lse = malloc((size_t)rows * 4);
+    mxt_attention exact;
+    CHECK_STATUS(MXATTN_OK, mxt_attention_exact(a, &exact, 0));
+    CHECK_STATUS(MXATTN_OK, mxt_attention_forward(a));
+    memcpy(model, a->o, (size_t)n * 4);
+    memcpy(model_lse, a->lse, (size_t)rows * 4);
+    if (CHECK_STATUS(MXATTN_OK, mxt_device_forward(a, prepared))) {
+        mxt_error to_model = mxt_error_f32(a->o, model, n);
+        mxt_error to_truth = mxt_error_f32(a->o, exact.o, n);
+        mxt_error model_truth = mxt_error_f32(model, exact.o, n);
+        mxt_error lse = mxt_error_f32(a->lse, model_lse, rows);
+        (void)printf("    to model %.2e, to truth %.2e (model's %.2e), lse %.1e\n",
+                     to_model.relative_rms, to_truth.relative_rms, model_truth.relative_rms,
+                     lse.max_abs);
+        CHECK(to_truth.relative_rms <= MXT_CUDA_FACTOR * model_truth.relative_rms + MXT_CUDA_FLOOR,
+              "o: relative RMS %.3e against float64, the model's is %.3e; worst at %lld",
+              to_truth.relative_rms, model_truth.relative_rms, (long long)to_truth.worst);
+        mxt_check_close("lse", a->lse, model_lse, mxt_shape1(rows), MXT_CUDA_LSE_ABSOLUTE,
+                        MXT_CUDA_LSE_RELATIVE);
+    }
+    mxt_attention_free(&exact);
+    free(model);
+    free(model_lse);
+}
+
+static void jagged(void)
+{
+    static const int32_t cu_q[] = {0, 5, 5, 205, 333, 334}, cu_k[] = {0, 17, 40, 340, 340, 500};
+    static const int32_t used_q[] = {5, 0, 199, 100, 1}, used_k[] = {16, 20, 257, 0, 160};
+    for (int variant = 0; variant < 4; variant++) {
+        mxt_attention a;
+        mxt_case("jagged, variant %d", variant);
+        mxt_attention_jagged(&a, 5, cu_q, 340, cu_k, 510, 4, 2, variant & 1 ? 64 : 128);
+        forward_case c = {.left = -1, .right = -1, .causal = variant & 1};
+        options(&a, &c);
+        if (variant >= 2) {
+            a.used_q = used_q;
+            a.used_k = used_k;
+        }
+        mxt_attention_alloc(&a);
+        mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)variant);
+        compare(&a, variant == 1);
+        mxt_attention_free(&a);
+    }
+}
+
+/* With a word on the command line, only the cases whose name begins with it. */
+int main(int argc, char **argv)
+{
+    const char *missing = mxt_device_missing();
+    if (missing) {
+        mxt_case("cuda forward");
+        mxt_skip("%s", missing);
+        return mxt_finish();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const forward_case *c = &cases[i];
+        mxt_attention a;
+        if (argc > 1 && strncmp(c->name, argv[1], strlen(argv[1])) != 0) {
+            continue;
+        }
+        mxt_case("%s: B %lld, Sq %lld, Sk %lld, Hq %lld, Hkv %lld, D %lld", c->name,
+                 (long long)c->batch, (long long)c->seqlen_q, (long long)c->seqlen_k,
+                 (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim);
+        (void)printf("%s\n", c->name);
+        (void)fflush(stdout);
+        mxt_attention_dense(&a, c->batch, c->seqlen_q, c->seqlen_k, c->heads, c->kv_heads,
+                            c->head_dim);
+        options(&a, c);
+        mxt_attention_alloc(&a);
+        mxt_attention_fill(&a, c->kind, 100 + i);
+        for (int64_t j = 0; j < mxt_size_v(&a); j++) {
+            a.v[j] += c->v_mean;
+        }
+        compare(&a, i % 2 == 1);
+        mxt_attention_free(&a);
+    }
+    if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
+        jagged();
+    }
+    return mxt_finish();
+}
