@@ -15,8 +15,7 @@
  * every product runs over the elements that some row of its register tile sees, the others are 0.
  *
  * INVARIANT: a masked element never meets a NaN or an infinity. Register tiles are TILE_M rows
- * high; where an operand holds such a value they are one row high, which leaves just the elements
- * seen (with BF16 units: and their neighbour in the unit, which shares the block).
+ * high; where an operand holds such a value they are one row high and run over the elements seen.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -129,28 +128,50 @@ VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a,
     }
 }
 
-/* WHY noinline: the register allocation of these loops must not depend on what surrounds them. */
-#define NOINLINE static __attribute__((noinline))
+/* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
+ */
 
 /* a: rows of units. */
-NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
-                           const unit *b, int64_t b_step, int64_t units)
+static VEC_NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a,
+                                      int64_t a_row, const unit *b, int64_t b_step, int64_t units)
 {
     product(TILE_M, c, c_row, keep, a, a_row, 1, b, b_step, units);
 }
 
 /* a: columns, the rows of c side by side. */
-NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a, int64_t a_step,
-                              const unit *b, int64_t b_step, int64_t units)
+static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a,
+                                         int64_t a_step, const unit *b, int64_t b_step,
+                                         int64_t units)
 {
     product(TILE_M, c, c_row, keep, a, 1, a_step, b, b_step, units);
 }
 
-/* One row of c. */
-NOINLINE void product_one(float *c, int keep, const unit *a, int64_t a_step, const unit *b,
-                          int64_t b_step, int64_t units)
+/* One row of c, over elements [first, end) of the contracted axis and no others: where a unit is
+ * seen in part, the rest of it is masked out of b. */
+static VEC_NOINLINE void product_seen(float *c, int keep, const unit *a, int64_t a_step,
+                                      const unit *b, int64_t b_step, int first, int end)
 {
-    product(1, c, 0, keep, a, 0, a_step, b, b_step, units);
+    const int whole = (first + UNIT_DEPTH - 1) / UNIT_DEPTH;
+    const int count = end / UNIT_DEPTH > whole ? end / UNIT_DEPTH - whole : 0;
+    const int edges[2] = {first / UNIT_DEPTH, (end - 1) / UNIT_DEPTH};
+
+    product(1, c, 0, keep, a + whole * a_step, 0, a_step, b + whole * b_step, b_step, count);
+    for (int i = 0; UNIT_DEPTH > 1 && first < end && i < (edges[0] == edges[1] ? 1 : 2); i++) {
+        const int u = edges[i];
+        uint32_t mask = 0, x[WIDTH];
+        unit seen[WIDTH];
+
+        if (u >= whole && u < whole + count)
+            continue;
+        for (int e = 0; e < UNIT_DEPTH; e++)
+            if (u * UNIT_DEPTH + e >= first && u * UNIT_DEPTH + e < end)
+                mask |= (uint32_t)0xffff << 16 * e;
+        memcpy(x, b + u * b_step, sizeof(x));
+        for (int l = 0; l < WIDTH; l++)
+            x[l] &= mask;
+        memcpy(seen, x, sizeof(seen));
+        product(1, c, 0, 1, a + u * a_step, 0, a_step, seen, 0, 1);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -420,28 +441,33 @@ static void dscores(const mxa_backward_job *job, const space *s, tile_rows *rows
  * --------------------------------------------------------------------------------------------- */
 
 /* grad_j += sum_i weights_ij x_i over the rows i that see key j. */
-static void grads_of_keys(const tile_rows *rows, int keys, int height, const unit *weights,
-                          const unit *x, int64_t x_step, float *grad, int64_t dims)
+static void grads_of_keys(const tile_rows *rows, int keys, const unit *weights, const unit *x,
+                          int64_t x_step, float *grad, int64_t dims)
 {
-    int first[TILE_K], units[TILE_K];
-    int begin = 0, end = 0;
+    const int height = rows->special ? 1 : TILE_M;
+    int first[TILE_K], end[TILE_K];
+    int begin = 0, past = 0;
 
     for (int j = 0; j < keys; j += height) {
         while (begin < rows->count && rows->high[begin] <= j)
             begin++;
-        while (end < rows->count && rows->low[end] < j + height)
-            end++;
-        first[j] = begin / UNIT_DEPTH;
-        units[j] = begin < end ? (int)units_of(end) - first[j] : 0;
+        while (past < rows->count && rows->low[past] < j + height)
+            past++;
+        first[j] = begin;
+        end[j] = past;
     }
     for (int64_t d = 0; d < dims; d += WIDTH)
         for (int j = 0; j < keys; j += height) {
-            const unit *a = weights + first[j] * STEP + j, *b = x + first[j] * x_step + d;
+            const int unit_first = first[j] / UNIT_DEPTH;
+            float *c = grad + j * dims + d;
 
-            if (units[j] > 0 && height == TILE_M)
-                product_columns(grad + j * dims + d, dims, 1, a, STEP, b, x_step, units[j]);
-            else if (units[j] > 0)
-                product_one(grad + j * dims + d, 1, a, STEP, b, x_step, units[j]);
+            if (first[j] >= end[j])
+                continue;
+            if (rows->special)
+                product_seen(c, 1, weights + j, STEP, x + d, x_step, first[j], end[j]);
+            else
+                product_columns(c, dims, 1, weights + unit_first * STEP + j, STEP,
+                                x + unit_first * x_step + d, x_step, units_of(end[j]) - unit_first);
         }
 }
 
@@ -469,16 +495,15 @@ static void grads_of_rows(const mxa_backward_job *job, const space *s, const til
 
     for (int64_t d = 0; d < dims; d += WIDTH)
         for (int r = 0; r < count; r += height) {
+            const unit *ds = s->ds_rows + r * (STEP / UNIT_DEPTH), *k = s->k_units + d;
             const int first = rows->low[r] / UNIT_DEPTH;
-            const int64_t units = units_of(rows->high[r + height - 1]) - first;
-            const unit *a = s->ds_rows + r * (STEP / UNIT_DEPTH) + first;
-            const unit *b = s->k_units + first * step + d;
+            float *c = dq + r * dims + d;
 
-            if (height == TILE_M)
-                product_rows(dq + r * dims + d, dims, !job->fp16, a, STEP / UNIT_DEPTH, b, step,
-                             units);
+            if (keys->special)
+                product_seen(c, !job->fp16, ds, 1, k, step, rows->low[r], rows->high[r]);
             else
-                product_one(dq + r * dims + d, !job->fp16, a, 1, b, step, units);
+                product_rows(c, dims, !job->fp16, ds + first, STEP / UNIT_DEPTH, k + first * step,
+                             step, units_of(rows->high[r + TILE_M - 1]) - first);
         }
     if (job->fp16)
         add_f16(rows->dq, dq, count * dims,
@@ -489,14 +514,12 @@ static void grads(const mxa_backward_job *job, const space *s, const tile_rows *
                   const tile_keys *keys)
 {
     const mxa_backward_sizes *sizes = &job->sizes;
-    const int height = rows->special ? 1 : TILE_M;
     /* Keys up to the next multiple of TILE_M have P = dS = 0. */
     const int count = rows->special ? keys->count : (int)mxa_round_up(keys->count, TILE_M);
 
-    grads_of_keys(rows, count, height, s->p_units, rows->dout_units, sizes->lane_units_v, s->dv,
+    grads_of_keys(rows, count, s->p_units, rows->dout_units, sizes->lane_units_v, s->dv,
                   sizes->dims_v);
-    grads_of_keys(rows, count, height, s->ds_units, rows->q_units, sizes->lane_units, s->dk,
-                  sizes->dims);
+    grads_of_keys(rows, count, s->ds_units, rows->q_units, sizes->lane_units, s->dk, sizes->dims);
     grads_of_rows(job, s, rows, keys);
 }
 

@@ -309,7 +309,8 @@ static void rows_task(void *arg, int64_t task, int32_t worker)
  * --------------------------------------------------------------------------------------------- */
 
 /* To the nearest FP16, ties to even: adding and subtracting 1.5*2^13 times the power of two of x,
- * at least FP16's smallest normal, leaves 10 mantissa bits. */
+ * at least FP16's smallest normal, leaves 10 mantissa bits. From 65520 on the nearest is infinity.
+ */
 VEC_INLINE vec round_f16(vec x)
 {
     const vec exponent = vec_from_bits(ivec_and(vec_bits(x), ivec_set(0x7f800000)));
@@ -318,7 +319,7 @@ VEC_INLINE vec round_f16(vec x)
     const vec infinite =
         vec_from_bits(ivec_or(ivec_and(vec_bits(x), ivec_set(INT32_MIN)), ivec_set(0x7f800000)));
 
-    return vec_select(vec_less(vec_set(65504.0f), vec_abs(rounded)), infinite, rounded);
+    return vec_select(vec_less(vec_set(0x1.ffdffep15f), vec_abs(x)), infinite, rounded);
 }
 
 /* Two factors whose product is 2^e: one alone may not be an FP32. e: at most 250 either way. */

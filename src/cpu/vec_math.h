@@ -10,12 +10,17 @@
 
 /* VEC_UNROLL: before each short loop over a register tile; unrolled early, the tile stays in
  * registers. */
+#if defined(__clang__)
+#define VEC_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define VEC_UNROLL _Pragma("GCC unroll 16")
+#else
+#define VEC_UNROLL
+#endif
 #if defined(__GNUC__)
-#define VEC_UNROLL   _Pragma("GCC unroll 16")
 #define VEC_INLINE   static inline __attribute__((always_inline))
 #define VEC_NOINLINE __attribute__((noinline)) /* keeps a micro-kernel's registers its own */
 #else
-#define VEC_UNROLL
 #define VEC_INLINE static inline
 #define VEC_NOINLINE
 #endif
