@@ -120,7 +120,8 @@ static void load_centre(const mxa_backward_job *job, int64_t b, int64_t kv_head,
 {
     const int64_t dims = job->problem->head_dim_v;
     const int centred = (job->v.tags.flags & MXATTN_CENTRED) != 0;
-    const float *means = job->v.centre + (b * job->problem->kv_heads + kv_head) * dims;
+    const float *means =
+        centred ? job->v.centre + (b * job->problem->kv_heads + kv_head) * dims : NULL;
 
     memset(centre, 0, (size_t)job->sizes.dims_v * sizeof(float));
     for (int64_t d = 0; centred && d < dims; d++)
