@@ -78,7 +78,7 @@ static inline vec vec_max(vec a, vec b)
 
 static inline vec vec_ceil(vec x)
 {
-    return _mm512_roundscale_ps(x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    return _mm512_roundscale_ps(x, (_MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
 }
 
 static inline vmask vec_less(vec a, vec b)

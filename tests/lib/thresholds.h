@@ -27,6 +27,13 @@
 #define MXT_DV_MODEL     5.8e-3
 #define MXT_DQ_DK_MODEL  7.5e-3
 
+/* --- O against the same model in small shapes. Wide O: a few P on the other side of a rounding
+ * leave at most 4.7e-4 (outlier data, S = 45), where another grid of roundings would leave 2e-3.
+ * FP8 O: each element on the other side of its rounding is off by up to 2^-3 (E4M3) or 2^-2 (E5M2).
+ */
+#define MXT_O_MODEL_SMALL 1.0e-3
+#define MXT_O_MODEL_FP8   2.5e-2
+
 /* --- Model-relative: error of truth at most this much of the model's, plus a floor for tiny shapes
  * where the model's own error may vanish (2^-8 is BF16's half step: outputs are BF16). */
 #define MXT_MODEL_FACTOR 1.05
