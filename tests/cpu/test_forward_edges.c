@@ -10,6 +10,7 @@
 #include "thresholds.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,6 +247,71 @@ static void test_decode_step(uint32_t isa, mxattn_intermediates intermediates)
     }
 }
 
+/* One plan and context in several threads at once, each with its own output and workspace. */
+typedef struct concurrent_run {
+    const mxattn_plan *plan;
+    mxattn_attention_args args;
+    mxattn_tensor o;
+    mxattn_status status;
+} concurrent_run;
+
+static void *concurrent_main(void *arg)
+{
+    concurrent_run *r = arg;
+
+    for (int i = 0; i < 5 && r->status == MXATTN_OK; i++)
+        r->status = mxattn_attention_forward(r->plan, &r->args);
+    return NULL;
+}
+
+static void test_concurrent(uint32_t isa)
+{
+    enum { RUNS = 4 };
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxattn_context *context = mxt_context(isa, 3);
+    mxattn_plan *plan = NULL;
+    mxattn_plan_info info;
+    mxt_attention_case c;
+    concurrent_run runs[RUNS];
+    pthread_t threads[RUNS];
+
+    spec.seqlen_q[0] = spec.seqlen_k[0] = 260;
+    spec.heads = 4;
+    mxt_attention_case_make(&c, &spec);
+    mxt_case("%d calls at once on %s", (int)RUNS, mxt_isa_name(isa));
+    mxt_attention_result want = run(&c, isa);
+    CHECK_STATUS(MXATTN_OK, mxattn_plan_create(context, &c.spec.problem, &plan));
+    mxattn_plan_info_init(&info);
+    mxattn_plan_query(plan, &info);
+    for (int i = 0; i < RUNS; i++) {
+        concurrent_run *r = &runs[i];
+
+        memset(r, 0, sizeof(*r));
+        r->plan = plan;
+        mxattn_tensor_view(&r->o, MXATTN_F32, malloc((size_t)c.o_elements * sizeof(float)), 4,
+                           want.o_tensor.shape);
+        mxattn_attention_args_init(&r->args);
+        r->args.q = &c.q;
+        r->args.k = &c.k;
+        r->args.v = &c.v;
+        r->args.o = &r->o;
+        r->args.workspace_bytes = (size_t)info.workspace_forward_bytes;
+        r->args.workspace = aligned_alloc(256, (r->args.workspace_bytes + 255) / 256 * 256);
+        pthread_create(&threads[i], NULL, concurrent_main, r);
+    }
+    for (int i = 0; i < RUNS; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK(runs[i].status == MXATTN_OK, "run %d: status %d", i, (int)runs[i].status);
+        mxt_check_bytes("O", runs[i].o.data, want.o, sizeof(float), mxt_shape1(c.o_elements));
+        free(runs[i].o.data);
+        free(runs[i].args.workspace);
+    }
+    mxattn_plan_destroy(plan);
+    mxattn_context_destroy(context);
+    mxt_attention_result_free(&want);
+    mxt_attention_case_free(&c);
+}
+
 /* S = 65,536, 4 heads of 128: workspace of the plan, which is all that forward uses. */
 static void test_memory(uint32_t isa)
 {
@@ -286,6 +352,7 @@ int main(void)
         test_equal_windows(isas[i]);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_BF16);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_E4M3);
+        test_concurrent(isas[i]);
         test_memory(isas[i]);
     }
     return mxt_finish();
