@@ -174,7 +174,7 @@ static void verify_rows(const mxattn_context *checker, const mxc_sizes *s,
     int64_t rows = p.count_q * p.heads;
     require("O", gather(s, problem, set, &p, MXC_O), run.o.data, rows * s->head_dim_v,
             MXC_MODEL_SHARE * MXC_LIMIT_O_BF16 + MXC_BF16_OUTPUT);
-    require("LSE", gather_lse(s, set, &p), run.lse.data, rows, MXC_MODEL_SHARE * MXC_LIMIT_LSE);
+    require("LSE", gather_lse(s, set, &p), run.lse.data, rows, MXC_LIMIT_LSE_MODEL);
     if (backward)
         require("dQ", gather(s, problem, set, &p, MXC_DQ), run.dq.data, rows * s->head_dim,
                 MXC_MODEL_SHARE * MXC_LIMIT_DQ_DK + MXC_BF16_OUTPUT);

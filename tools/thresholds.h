@@ -43,6 +43,10 @@
  * third. */
 #define MXC_BF16_OUTPUT 2.0e-3
 
+/* LSE against the model, any data: it comes from unrounded P, so that FP32 sums of up to 65,536
+ * terms and one logarithm are all that rounds. */
+#define MXC_LIMIT_LSE_MODEL 2.0e-6
+
 /* Differences of fewer FP32 units than this, of the terms that were added up, are never past a
  * limit: answers may be zero but for rounding, as dQ of a row with one key, where relative error
  * says nothing. In units of 2^-24. */

@@ -232,6 +232,8 @@ static int judge(const check *c, mxc_data kind, int result)
         against_truth = fixed_limit(c, result);
         against_model = MXC_MODEL_SHARE * against_truth.rms;
     }
+    if (result == LSE)
+        against_model = MXC_LIMIT_LSE_MODEL;
     against_truth.rms *= c->factor;
     against_model *= c->factor;
     double noise = MXC_NOISE_UNITS * 0x1p-24 * term_size(c, result);

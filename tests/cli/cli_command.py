@@ -1,4 +1,4 @@
-"""command.py: runs the command as a user does, and holds its refusals to their form.
+"""cli_command.py: runs the command as a user does, and holds its refusals to their form.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 
+import ml_dtypes
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,3 +62,11 @@ def isas():
     info = json.loads(probe("info", "--json").stdout)
     best = next(b["isa"] for b in info["backends"] if b["name"] == "cpu")
     return names[: names.index(best) + 1]
+
+
+def gaussian(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# Element types of operands; bfloat16 goes into files as uint16.
+WIDE = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
