@@ -9,9 +9,10 @@
  *          code    = rounded - 8*(scale - 7)       since its exponent is e - scale + 7
  *   E5M2   one bit less, and 15 for 7.
  *
- * Results below the smallest normal code are rounded again from the significand, shifted by how far
- * they lie below. Blocks whose scale byte is under 32 (there FP32 subnormals may count) and blocks
- * with NaN or infinity are encoded one element at a time, by mxa_fp8_encode.
+ * That is all the loops do. Chunks with codes below the smallest normal one, and chunks whose scale
+ * byte is under 32 (there FP32 subnormals may count) or that hold NaN or infinity, are noted and
+ * encoded again after the loop: rare, and a call within it would cost every iteration its
+ * registers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,10 +28,11 @@
 
 enum { FAST_SCALE_LEAST = 32, FAST_SCALE_MOST = 0xF7 };
 
-/* What follows from element types; constants once inlined. */
+/* What loops are instantiated for; constants once inlined. */
 typedef struct format {
     mxattn_dtype wide;
     mxattn_dtype narrow;
+    int plain; /* no centre, and no chunk is short */
 } format;
 
 ALWAYS_INLINE int dropped_bits(format f)
@@ -84,8 +86,7 @@ ALWAYS_INLINE void chunk_words(const mxa_quantize_strip *strip, format f, int64_
 {
     int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
     int64_t index = token * strip->wide_stride + d;
-    size_t bytes = f.wide == MXATTN_F32 ? 4 : 2;
-    if (strip->centre) {
+    if (!f.plain && strip->centre) {
         float x[MXA_BLOCK];
         chunk_floats(strip, f, token, chunk, x);
         for (int i = 0; i < CHUNK_WORDS; i++) {
@@ -93,7 +94,8 @@ ALWAYS_INLINE void chunk_words(const mxa_quantize_strip *strip, format f, int64_
         }
         return;
     }
-    if (left < MXA_BLOCK) {
+    if (!f.plain && left < MXA_BLOCK) {
+        size_t bytes = f.wide == MXATTN_F32 ? 4 : 2;
         union {
             float f32[MXA_BLOCK];
             uint16_t half[MXA_BLOCK];
@@ -128,120 +130,128 @@ ALWAYS_INLINE uint8_t scale_from(uint16_t amax, const mxa_quantize_strip *strip,
     return mxa_e8m0_from_amax((uint32_t)amax << 16, f.narrow, strip->tags.rounding);
 }
 
-/* 1 where encode_words does not hold. Of zeros it holds under any scale. */
+/* 1 where words do not hold all that counts. Of zeros they do under any scale. */
 ALWAYS_INLINE int scale_is_slow(uint8_t scale, uint16_t amax)
 {
     return amax != 0 && (scale < FAST_SCALE_LEAST || scale > FAST_SCALE_MOST);
 }
 
-/* What encode_words needs of the scale of each lane. */
-typedef struct lane_scales {
-    words subtract; /* narrow_bias less than scale, in the place of the exponent */
-    words normal;   /* rounded words from here on are normal codes */
-    words exponent; /* exponent of the smallest normal code */
-} lane_scales;
-
-ALWAYS_INLINE lane_scales lane_scales_make(words scale, format f)
+/* What a rounded word's exponent loses: the scale, but for the bias. Any scale will do for zeros.
+ */
+ALWAYS_INLINE uint16_t subtrahend(uint8_t scale, format f)
 {
-    int mantissa_bits = 7 - dropped_bits(f);
-    scale = words_max(scale, words_set(FAST_SCALE_LEAST));
-    words below = words_subtract(scale, words_set((uint16_t)narrow_bias(f)));
-    words least = words_add(below, words_set(1));
-    return (lane_scales){words_shift_left(below, mantissa_bits),
-                         words_shift_left(least, mantissa_bits), least};
+    int least = scale > FAST_SCALE_LEAST ? scale : FAST_SCALE_LEAST;
+    return (uint16_t)((least - narrow_bias(f)) << (7 - dropped_bits(f)));
 }
 
-/* Codes below the smallest normal: the significand with its 8 bits on top of a word, shifted right
- * by one more than the binades it lies below, then rounded to nearest even. */
-static __attribute__((noinline)) words subnormal_codes(words a, words exponent, words code,
-                                                       int dropped)
+/* x / 2^drop to nearest even; no lane overflows. */
+ALWAYS_INLINE words round_even(words x, int drop)
 {
-    words significand = words_or(words_shift_left(a, 8), words_set(0x8000));
-    words shift = words_subtract(exponent, words_shift_right(a, 7));
-    shift = words_min(shift, words_set(15));
-    words rest = words_shift_lanes(significand, shift);
-    int drop = dropped + 8;
-    words even = words_and(words_shift_right(rest, drop), words_set(1));
+    words even = words_and(words_shift_right(x, drop), words_set(1));
     words half = words_set((uint16_t)((1 << (drop - 1)) - 1));
-    words rounded = words_shift_right(words_add(words_add(rest, half), even), drop);
-    return words_select(words_less(words_set(0), shift), rounded, code);
+    return words_shift_right(words_add(words_add(x, half), even), drop);
 }
 
-ALWAYS_INLINE words encode_words(words w, const lane_scales *scales, format f)
+/* Saturates, and puts the sign of w back. */
+ALWAYS_INLINE words finish_code(words code, words w, format f)
 {
-    int dropped = dropped_bits(f);
-    words a = magnitude(w);
-    words even = words_and(words_shift_right(a, dropped), words_set(1));
-    words half = words_set((uint16_t)((1 << (dropped - 1)) - 1));
-    words rounded = words_shift_right(words_add(words_add(a, half), even), dropped);
-    words code = words_subtract(rounded, scales->subtract);
-    wmask small = wmask_and(words_less(rounded, scales->normal), words_less(words_set(0), rounded));
-    if (__builtin_expect(wmask_any(small), 0)) {
-        code = subnormal_codes(a, scales->exponent, code, dropped);
-    }
-    code = words_min(code, words_set(f.narrow == MXATTN_E5M2 ? 0x7B : 0x7E));
-    return words_or(code, words_and(words_shift_right(w, 8), words_set(0x80)));
+    words sign = words_and(words_shift_right(w, 8), words_set(0x80));
+    return words_or(words_min(code, words_set(f.narrow == MXATTN_E5M2 ? 0x7B : 0x7E)), sign);
+}
+
+/* Codes of words that give zeros or normal codes; *small gains the lanes that give others. */
+ALWAYS_INLINE words encode_words(words w, words subtract, format f, wmask *small)
+{
+    words rounded = round_even(magnitude(w), dropped_bits(f));
+    words normal = words_add(subtract, words_set((uint16_t)(1 << (7 - dropped_bits(f)))));
+    wmask below = wmask_and(words_less(rounded, normal), words_less(words_set(0), rounded));
+    *small = wmask_or(*small, below);
+    return finish_code(words_subtract(rounded, subtract), w, f);
 }
 
 /* Stores the codes of one chunk. */
-ALWAYS_INLINE void store_codes(const mxa_quantize_strip *strip, int64_t token, int64_t chunk,
-                               const uint8_t codes[MXA_BLOCK])
+ALWAYS_INLINE void store_codes(const mxa_quantize_strip *strip, format f, int64_t token,
+                               int64_t chunk, const words code[CHUNK_WORDS])
 {
     int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
     uint8_t *out = strip->payload + token * strip->payload_stride + d;
-    memcpy(out, codes, (size_t)(left < MXA_BLOCK ? left : MXA_BLOCK));
-}
-
-ALWAYS_INLINE void encode_chunk(const mxa_quantize_strip *strip, format f, int64_t token,
-                                int64_t chunk, const words w[CHUNK_WORDS],
-                                const lane_scales scales[CHUNK_WORDS])
-{
-    words code[CHUNK_WORDS];
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        code[i] = encode_words(w[i], &scales[i], f);
-    }
-    if (strip->dims - chunk * MXA_BLOCK >= MXA_BLOCK) {
-        words_pack(strip->payload + token * strip->payload_stride + chunk * MXA_BLOCK, code);
+    if (f.plain || left >= MXA_BLOCK) {
+        words_pack(out, code);
         return;
     }
     uint8_t codes[MXA_BLOCK];
     words_pack(codes, code);
-    store_codes(strip, token, chunk, codes);
+    memcpy(out, codes, (size_t)left);
 }
 
-/* One chunk, one element at a time. scale_step 0: one scale for all, 1: one for each. */
-ALWAYS_INLINE void encode_chunk_slowly(const mxa_quantize_strip *strip, format f, int64_t token,
-                                       int64_t chunk, const uint8_t *scale, int scale_step)
+/* Writes one chunk; returns 1 when it has to be encoded again. */
+ALWAYS_INLINE int encode_chunk(const mxa_quantize_strip *strip, format f, int64_t token,
+                               int64_t chunk, const words w[CHUNK_WORDS],
+                               const words subtract[CHUNK_WORDS])
+{
+    words code[CHUNK_WORDS];
+    wmask small = words_less(w[0], w[0]);
+    for (int i = 0; i < CHUNK_WORDS; i++) {
+        code[i] = encode_words(w[i], subtract[i], f, &small);
+    }
+    store_codes(strip, f, token, chunk, code);
+    return wmask_any(small);
+}
+
+/* Codes below the smallest normal one, whose exponent in FP32 is `normal`: the significand, its 8
+ * bits on top of a word, is shifted right by one more than the binades the value lies below, then
+ * rounded. */
+ALWAYS_INLINE words encode_small_words(words w, words scale, format f)
+{
+    words a = magnitude(w), ignored = words_set(0);
+    words below = words_subtract(scale, words_set((uint16_t)narrow_bias(f)));
+    words normal = words_add(below, words_set(1));
+    words shift = words_subtract(normal, words_shift_right(a, 7));
+    words significand = words_or(words_shift_left(a, 8), words_set(0x8000));
+    words rest = words_shift_lanes(significand, words_min(shift, words_set(15)));
+    words tiny = finish_code(round_even(rest, dropped_bits(f) + 8), w, f);
+    wmask small = words_less(ignored, ignored);
+    words usual = encode_words(w, words_shift_left(below, 7 - dropped_bits(f)), f, &small);
+    return words_select(words_less(words_set(0), shift), tiny, usual);
+}
+
+/* One chunk again, whatever it holds, under the scale of each lane. */
+static __attribute__((noinline)) void encode_chunk_again(const mxa_quantize_strip *strip, format f,
+                                                         int64_t token, int64_t chunk,
+                                                         const uint8_t scale[MXA_BLOCK])
 {
     float x[MXA_BLOCK];
     uint8_t codes[MXA_BLOCK];
-    chunk_floats(strip, f, token, chunk, x);
+    uint16_t wide_scale[MXA_BLOCK];
+    words w[CHUNK_WORDS];
+    int slow = 0;
     for (int i = 0; i < MXA_BLOCK; i++) {
-        codes[i] = mxa_fp8_encode(x[i], scale[i * scale_step], f.narrow);
+        slow |= scale[i] < FAST_SCALE_LEAST || scale[i] > FAST_SCALE_MOST;
+        wide_scale[i] = scale[i];
     }
-    store_codes(strip, token, chunk, codes);
-}
-
-ALWAYS_INLINE void encode_uniform(const mxa_quantize_strip *strip, format f, int64_t token,
-                                  int64_t chunk, const words w[CHUNK_WORDS], uint8_t scale,
-                                  const lane_scales *lanes, int slow)
-{
-    if (__builtin_expect(slow, 0)) {
-        encode_chunk_slowly(strip, f, token, chunk, &scale, 0);
-        return;
+    f.plain = 0;
+    if (slow) {
+        chunk_floats(strip, f, token, chunk, x);
+        for (int i = 0; i < MXA_BLOCK; i++) {
+            codes[i] = mxa_fp8_encode(x[i], scale[i], f.narrow);
+        }
+    } else {
+        chunk_words(strip, f, token, chunk, w);
+        for (int i = 0; i < CHUNK_WORDS; i++) {
+            w[i] = encode_small_words(w[i], words_load(wide_scale + i * WORDS_LANES), f);
+        }
+        words_pack(codes, w);
     }
-    lane_scales same[CHUNK_WORDS];
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        same[i] = *lanes;
-    }
-    encode_chunk(strip, f, token, chunk, w, same);
+    int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
+    memcpy(strip->payload + token * strip->payload_stride + d, codes,
+           (size_t)(left < MXA_BLOCK ? left : MXA_BLOCK));
 }
 
 /* Largest word of one token over all dims. */
 ALWAYS_INLINE uint16_t token_largest(const mxa_quantize_strip *strip, format f, int64_t token)
 {
     words largest = words_set(0);
-    for (int64_t chunk = 0; chunk < mxa_blocks(strip->dims); chunk++) {
+    for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
         words w[CHUNK_WORDS];
         chunk_words(strip, f, token, chunk, w);
         for (int i = 0; i < CHUNK_WORDS; i++) {
@@ -251,31 +261,60 @@ ALWAYS_INLINE uint16_t token_largest(const mxa_quantize_strip *strip, format f, 
     return words_largest(largest);
 }
 
+ALWAYS_INLINE void set_all(words lanes[CHUNK_WORDS], uint16_t x)
+{
+    for (int i = 0; i < CHUNK_WORDS; i++) {
+        lanes[i] = words_set(x);
+    }
+}
+
+/* Up to 32 chunks of one token, from `first`. amax: of the token where folded. */
+ALWAYS_INLINE void encode_row(const mxa_quantize_strip *strip, format f, int64_t token,
+                              int64_t first, int64_t count, int folded, uint16_t amax)
+{
+    const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
+    uint8_t scales[MXA_BLOCK];
+    uint32_t again = 0;
+    for (int64_t i = 0; i < count; i++) {
+        words w[CHUNK_WORDS], m[CHUNK_WORDS], subtract[CHUNK_WORDS];
+        chunk_words(strip, f, token, first + i, w);
+        if (!folded) {
+            for (int j = 0; j < CHUNK_WORDS; j++) {
+                m[j] = magnitude(w[j]);
+            }
+            amax = chunk_largest(m);
+        }
+        scales[i] = scale_from(amax, strip, f);
+        set_all(subtract, subtrahend(scales[i], f));
+        int redo = encode_chunk(strip, f, token, first + i, w, subtract);
+        again |= (uint32_t)(redo | scale_is_slow(scales[i], amax)) << i;
+    }
+    for (int64_t i = 0; place->data && i < count; i++) {
+        *mxa_scale_place_at(place, first + i, token) = scales[i];
+    }
+    for (int64_t i = 0; again; i++, again >>= 1) {
+        if (again & 1) {
+            uint8_t scale[MXA_BLOCK];
+            memset(scale, scales[i], sizeof scale);
+            encode_chunk_again(strip, f, token, first + i, scale);
+        }
+    }
+}
+
 ALWAYS_INLINE void strip_rows(const mxa_quantize_strip *strip, format f)
 {
     int folded = (strip->tags.flags & MXATTN_FOLDED_TOKEN) != 0;
     const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
+    int64_t chunks = mxa_blocks(strip->dims);
     for (int64_t token = 0; token < strip->used; token++) {
         uint16_t amax = folded ? token_largest(strip, f, token) : 0;
-        for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
-            words w[CHUNK_WORDS], m[CHUNK_WORDS];
-            chunk_words(strip, f, token, chunk, w);
-            if (!folded) {
-                for (int i = 0; i < CHUNK_WORDS; i++) {
-                    m[i] = magnitude(w[i]);
-                }
-                amax = chunk_largest(m);
-            }
-            uint8_t scale = scale_from(amax, strip, f);
-            lane_scales lanes = lane_scales_make(words_set(scale), f);
-            encode_uniform(strip, f, token, chunk, w, scale, &lanes, scale_is_slow(scale, amax));
-            if (place->data) {
-                *mxa_scale_place_at(place, chunk, token) = scale;
-            }
+        for (int64_t first = 0; first < chunks; first += MXA_BLOCK) {
+            int64_t count = chunks - first < MXA_BLOCK ? chunks - first : MXA_BLOCK;
+            encode_row(strip, f, token, first, count, folded, amax);
         }
     }
     for (int64_t token = strip->used; place->data && token < strip->tokens; token++) {
-        for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
+        for (int64_t chunk = 0; chunk < chunks; chunk++) {
             *mxa_scale_place_at(place, chunk, token) = 0;
         }
     }
@@ -298,13 +337,28 @@ ALWAYS_INLINE void store_square_scale(const mxa_quantize_strip *strip, int64_t c
 ALWAYS_INLINE void load_tile(const mxa_quantize_strip *strip, format f, int64_t chunk,
                              words tile[MXA_BLOCK][CHUNK_WORDS], words largest[CHUNK_WORDS])
 {
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        largest[i] = words_set(0);
-    }
+    set_all(largest, 0);
     for (int64_t token = 0; token < strip->used; token++) {
         chunk_words(strip, f, token, chunk, tile[token]);
         for (int i = 0; i < CHUNK_WORDS; i++) {
             largest[i] = words_max(largest[i], magnitude(tile[token][i]));
+        }
+    }
+}
+
+/* Encodes the used tokens of one chunk under the scale of each lane. */
+ALWAYS_INLINE void encode_tile(const mxa_quantize_strip *strip, format f, int64_t chunk,
+                               words tile[MXA_BLOCK][CHUNK_WORDS],
+                               const words subtract[CHUNK_WORDS], int slow,
+                               const uint8_t scale[MXA_BLOCK])
+{
+    uint32_t again = slow ? ~(uint32_t)0 : 0;
+    for (int64_t token = 0; token < strip->used; token++) {
+        again |= (uint32_t)encode_chunk(strip, f, token, chunk, tile[token], subtract) << token;
+    }
+    for (int64_t token = 0; token < strip->used && again; token++, again >>= 1) {
+        if (again & 1) {
+            encode_chunk_again(strip, f, token, chunk, scale);
         }
     }
 }
@@ -318,18 +372,16 @@ ALWAYS_INLINE void strip_squares(const mxa_quantize_strip *strip, format f)
         amax = largest > amax ? largest : amax;
     }
     for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
-        words tile[MXA_BLOCK][CHUNK_WORDS], largest[CHUNK_WORDS];
+        words tile[MXA_BLOCK][CHUNK_WORDS], largest[CHUNK_WORDS], subtract[CHUNK_WORDS];
+        uint8_t scale[MXA_BLOCK];
         load_tile(strip, f, chunk, tile, largest);
         if (!folded) {
             amax = chunk_largest(largest);
         }
-        uint8_t scale = scale_from(amax, strip, f);
-        int slow = scale_is_slow(scale, amax);
-        lane_scales lanes = lane_scales_make(words_set(scale), f);
-        for (int64_t token = 0; token < strip->used; token++) {
-            encode_uniform(strip, f, token, chunk, tile[token], scale, &lanes, slow);
-        }
-        store_square_scale(strip, chunk, scale);
+        memset(scale, scale_from(amax, strip, f), sizeof scale);
+        set_all(subtract, subtrahend(scale[0], f));
+        encode_tile(strip, f, chunk, tile, subtract, scale_is_slow(scale[0], amax), scale);
+        store_square_scale(strip, chunk, scale[0]);
     }
 }
 
@@ -337,31 +389,26 @@ ALWAYS_INLINE void strip_columns(const mxa_quantize_strip *strip, format f)
 {
     const mxa_scale_place *place = &strip->places[MXATTN_SEQ];
     for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
-        words tile[MXA_BLOCK][CHUNK_WORDS], largest[CHUNK_WORDS];
-        load_tile(strip, f, chunk, tile, largest);
-        uint16_t amax[MXA_BLOCK], wide_scale[MXA_BLOCK];
+        words tile[MXA_BLOCK][CHUNK_WORDS], largest[CHUNK_WORDS], subtract[CHUNK_WORDS];
+        uint16_t amax[MXA_BLOCK], lost[MXA_BLOCK];
         uint8_t scale[MXA_BLOCK];
         int slow = 0;
+        load_tile(strip, f, chunk, tile, largest);
         for (int i = 0; i < CHUNK_WORDS; i++) {
             words_store(amax + i * WORDS_LANES, largest[i]);
         }
-        for (int64_t i = 0; i < MXA_BLOCK; i++) {
+        for (int i = 0; i < MXA_BLOCK; i++) {
             scale[i] = scale_from(amax[i], strip, f);
-            wide_scale[i] = scale[i];
+            lost[i] = subtrahend(scale[i], f);
             slow |= scale_is_slow(scale[i], amax[i]);
-            if (place->data && chunk * MXA_BLOCK + i < strip->dims) {
-                *mxa_scale_place_at(place, chunk, i) = scale[i];
-            }
         }
-        lane_scales lanes[CHUNK_WORDS];
         for (int i = 0; i < CHUNK_WORDS; i++) {
-            lanes[i] = lane_scales_make(words_load(wide_scale + i * WORDS_LANES), f);
+            subtract[i] = words_load(lost + i * WORDS_LANES);
         }
-        for (int64_t token = 0; token < strip->used; token++) {
-            if (slow) {
-                encode_chunk_slowly(strip, f, token, chunk, scale, 1);
-            } else {
-                encode_chunk(strip, f, token, chunk, tile[token], lanes);
+        encode_tile(strip, f, chunk, tile, subtract, slow, scale);
+        for (int64_t i = 0; place->data && i < MXA_BLOCK; i++) {
+            if (chunk * MXA_BLOCK + i < strip->dims) {
+                *mxa_scale_place_at(place, chunk, i) = scale[i];
             }
         }
     }
@@ -402,10 +449,16 @@ ALWAYS_INLINE void strip_typed(const mxa_quantize_strip *strip, format f)
     }
 }
 
+/* WHY the copy: stores of bytes may alias *strip, whose fields would be read again after each. */
 #define DEFINE_STRIP(name, wide, narrow)                                                           \
     static __attribute__((noinline)) void name(const mxa_quantize_strip *strip)                    \
     {                                                                                              \
-        strip_typed(strip, (format){wide, narrow});                                                \
+        const mxa_quantize_strip copy = *strip;                                                    \
+        if (copy.centre || copy.dims % MXA_BLOCK) {                                                \
+            strip_typed(&copy, (format){wide, narrow, 0});                                         \
+        } else {                                                                                   \
+            strip_typed(&copy, (format){wide, narrow, 1});                                         \
+        }                                                                                          \
     }
 
 DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
@@ -439,7 +492,7 @@ static void quantize_mean(const void *wide, int64_t wide_stride, mxattn_dtype wi
     double sum[MXA_BLOCK] = {0};
     for (int64_t token = 0; token < tokens; token++) {
         float x[MXA_BLOCK];
-        load_floats(wide, (format){wide_dtype, MXATTN_E4M3}, token * wide_stride, dims, x);
+        load_floats(wide, (format){wide_dtype, MXATTN_E4M3, 0}, token * wide_stride, dims, x);
         for (int i = 0; i < MXA_BLOCK; i++) {
             sum[i] += (double)x[i];
         }

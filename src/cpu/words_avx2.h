@@ -126,6 +126,11 @@ static inline wmask wmask_and(wmask a, wmask b)
     return _mm256_and_si256(a, b);
 }
 
+static inline wmask wmask_or(wmask a, wmask b)
+{
+    return _mm256_or_si256(a, b);
+}
+
 static inline int wmask_any(wmask m)
 {
     return !_mm256_testz_si256(m, m);

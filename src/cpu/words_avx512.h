@@ -121,6 +121,11 @@ static inline wmask wmask_and(wmask a, wmask b)
     return a & b;
 }
 
+static inline wmask wmask_or(wmask a, wmask b)
+{
+    return a | b;
+}
+
 static inline int wmask_any(wmask m)
 {
     return m != 0;

@@ -23,8 +23,6 @@
 #ifndef MXA_CPU_WORDS_H
 #define MXA_CPU_WORDS_H
 
-#include "mx/element.h"
-
 #include <stdint.h>
 #include <string.h>
 
@@ -34,6 +32,7 @@ enum { WORDS_LANES = 8, CHUNK_WORDS = 4 };
 typedef uint16_t words __attribute__((vector_size(16)));
 typedef int16_t wmask __attribute__((vector_size(16)));
 typedef uint32_t dwords __attribute__((vector_size(32)));
+typedef float floats __attribute__((vector_size(32)));
 
 static inline words words_load(const uint16_t *p)
 {
@@ -52,12 +51,18 @@ static inline words words_set(uint16_t x)
     return (words){x, x, x, x, x, x, x, x};
 }
 
+/* FP32 bits to their upper halves, rounded to odd. */
+static inline words words_narrow(const dwords *x)
+{
+    dwords odd = *x >> 16 | ((*x & 0xFFFF) + 0xFFFF) >> 16;
+    return __builtin_convertvector(odd, words);
+}
+
 static inline words words_from_f32(const float *p)
 {
     dwords x;
     memcpy(&x, p, sizeof x);
-    x = x >> 16 | ((x & 0xFFFF) + 0xFFFF) >> 16;
-    return __builtin_convertvector(x, words);
+    return words_narrow(&x);
 }
 
 static inline words words_from_bf16(const uint16_t *p)
@@ -65,13 +70,16 @@ static inline words words_from_bf16(const uint16_t *p)
     return words_load(p);
 }
 
+/* FP16's exponent and mantissa in FP32's place stand for the value times 2^-112; those of infinity
+ * and NaN need an exponent of all ones. */
 static inline words words_from_f16(const uint16_t *p)
 {
-    float x[WORDS_LANES];
-    for (int i = 0; i < WORDS_LANES; i++) {
-        x[i] = mxa_f16_to_f32(p[i]);
-    }
-    return words_from_f32(x);
+    dwords x = __builtin_convertvector(words_load(p), dwords);
+    dwords shifted = (x & 0x7FFF) << 13;
+    floats value = (floats)shifted * 0x1p112F;
+    dwords special = (dwords)(shifted >= 0x0F800000) & 0x7F800000;
+    dwords bits = (dwords)value | special | (x & 0x8000) << 16;
+    return words_narrow(&bits);
 }
 
 static inline words words_and(words a, words b)
@@ -132,6 +140,11 @@ static inline wmask words_less(words a, words b)
 static inline wmask wmask_and(wmask a, wmask b)
 {
     return a & b;
+}
+
+static inline wmask wmask_or(wmask a, wmask b)
+{
+    return a | b;
 }
 
 static inline int wmask_any(wmask m)
