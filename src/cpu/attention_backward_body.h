@@ -146,32 +146,38 @@ static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, cons
     product(TILE_M, c, c_row, keep, a, 1, a_step, b, b_step, units);
 }
 
+/* One unit of a times those of its elements [first, end) of b that are in it. */
+static void product_part(float *c, const unit *a, const unit *b, int first, int end)
+{
+    uint32_t mask = 0, x[WIDTH];
+    unit part[WIDTH];
+
+    for (int e = first < 0 ? 0 : first; e < end && e < UNIT_DEPTH; e++)
+        mask |= (uint32_t)0xffff << 16 * e;
+    memcpy(x, b, sizeof(x));
+    for (int l = 0; l < WIDTH; l++)
+        x[l] &= mask;
+    memcpy(part, x, sizeof(part));
+    product(1, c, 0, 1, a, 0, 0, part, 0, 1);
+}
+
 /* One row of c, over elements [first, end) of the contracted axis and no others: where a unit is
  * seen in part, the rest of it is masked out of b. */
 static VEC_NOINLINE void product_seen(float *c, int keep, const unit *a, int64_t a_step,
                                       const unit *b, int64_t b_step, int first, int end)
 {
-    const int whole = (first + UNIT_DEPTH - 1) / UNIT_DEPTH;
-    const int count = end / UNIT_DEPTH > whole ? end / UNIT_DEPTH - whole : 0;
-    const int edges[2] = {first / UNIT_DEPTH, (end - 1) / UNIT_DEPTH};
+    const int past = (end + UNIT_DEPTH - 1) / UNIT_DEPTH;
 
-    product(1, c, 0, keep, a + whole * a_step, 0, a_step, b + whole * b_step, b_step, count);
-    for (int i = 0; UNIT_DEPTH > 1 && first < end && i < (edges[0] == edges[1] ? 1 : 2); i++) {
-        const int u = edges[i];
-        uint32_t mask = 0, x[WIDTH];
-        unit seen[WIDTH];
-
-        if (u >= whole && u < whole + count)
-            continue;
-        for (int e = 0; e < UNIT_DEPTH; e++)
-            if (u * UNIT_DEPTH + e >= first && u * UNIT_DEPTH + e < end)
-                mask |= (uint32_t)0xffff << 16 * e;
-        memcpy(x, b + u * b_step, sizeof(x));
-        for (int l = 0; l < WIDTH; l++)
-            x[l] &= mask;
-        memcpy(seen, x, sizeof(seen));
-        product(1, c, 0, 1, a + u * a_step, 0, a_step, seen, 0, 1);
+    if (UNIT_DEPTH == 1) {
+        product(1, c, 0, keep, a + first * a_step, 0, a_step, b + first * b_step, b_step,
+                end - first);
+        return;
     }
+    if (!keep)
+        memset(c, 0, WIDTH * sizeof(float));
+    for (int u = first / UNIT_DEPTH; u < past && first < end; u++)
+        product_part(c, a + u * a_step, b + u * b_step, first - u * UNIT_DEPTH,
+                     end - u * UNIT_DEPTH);
 }
 
 /* ------------------------------------------------------------------------------------------------
