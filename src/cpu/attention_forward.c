@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256, GROUPS_LEAST = 4, TASKS_ENOUGH = 24 };
+enum { ALIGNMENT = 256, LANES_LEAST = 96, TASKS_ENOUGH = 24 };
 
 /* Offsets into the workspace. */
 typedef struct layout {
@@ -126,7 +126,7 @@ static int64_t tile_q_of(const mxattn_attention_problem *p, const mxa_forward_ke
         tokens_most(p, 0) / (sequences ? sequences : 1) * (p->heads / p->kv_heads);
     int64_t groups = kernel->groups_most;
 
-    while (groups > GROUPS_LEAST) {
+    while (groups / 2 * kernel->lanes >= LANES_LEAST) {
         const int64_t tile = groups * kernel->lanes;
 
         if ((lanes + tile - 1) / tile * sequences * p->kv_heads >= TASKS_ENOUGH)

@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_avx512.h"
 
-enum { FORWARD_GROUPS = 8 };
+enum { FORWARD_GROUPS = 12 };
 
 #include "cpu/attention_forward_body.h"
