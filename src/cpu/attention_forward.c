@@ -143,7 +143,7 @@ void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
     const int64_t rows = tokens_most(p, 0) * p->heads;
 
     snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
-             "mxa_cpu_%s_forward_%s_%dx%d_d%lld%s%s", kernel->isa,
+             "mxa_%s_attention_forward_%s_%dx%d_d%lld%s%s", kernel->isa,
              plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3 ? "e4m3" : "bf16",
              (int)tile_q_of(p, kernel), (int)kernel->tile_k, (long long)p->head_dim,
              p->window[1] >= 0 ? "_causal" : "", p->format == MXATTN_JAGGED ? "_jagged" : "");

@@ -11,6 +11,22 @@
 #include "host_device.h"
 #include "status.h"
 
+#include <string.h>
+
+/* The names of plans start so. */
+static const char *kernel_names(uint32_t isa)
+{
+    const char *name = mxa_cpu_isa_name(isa);
+
+    if (strcmp(name, "avx512bf16") == 0)
+        return "mxa_avx512bf16_attention_forward\nmxa_avx512bf16_attention_backward";
+    if (strcmp(name, "avx512") == 0)
+        return "mxa_avx512_attention_forward\nmxa_avx512_attention_backward";
+    if (strcmp(name, "avx2") == 0)
+        return "mxa_avx2_attention_forward\nmxa_avx2_attention_backward";
+    return "mxa_portable_attention_forward\nmxa_portable_attention_backward";
+}
+
 static void cpu_query(const mxattn_context *context, mxattn_backend_info *info)
 {
     info->available = 1;
@@ -18,6 +34,7 @@ static void cpu_query(const mxattn_context *context, mxattn_backend_info *info)
     info->threads = context->options.threads;
     info->isa = context->isa;
     info->isa_name = mxa_cpu_isa_name(context->isa);
+    info->kernels = kernel_names(context->isa);
 }
 
 /* What the kernels cannot do, apart from what no backend can. */
