@@ -319,31 +319,50 @@ void mxc_parse_children(struct argp_state *state, int children)
         state->child_inputs[i] = input->options;
 }
 
-/* Finds the long option `name` (n characters) of an argp or its children. */
-static const struct argp_option *find_option(const struct argp *argp, const char *name, size_t n)
+/* Finds the long option `name` (n characters; or it begins so) of an argp or its children. */
+static const struct argp_option *find_option(const struct argp *argp, const char *name, size_t n,
+                                             int whole)
 {
     for (const struct argp_option *o = argp->options; o && (o->name || o->key || o->doc); o++)
-        if (o->name && strlen(o->name) == n && memcmp(o->name, name, n) == 0)
+        if (o->name && strncmp(o->name, name, n) == 0 && (!whole || strlen(o->name) == n))
             return o;
     for (const struct argp_child *child = argp->children; child && child->argp; child++) {
-        const struct argp_option *o = find_option(child->argp, name, n);
+        const struct argp_option *o = find_option(child->argp, name, n, whole);
         if (o)
             return o;
     }
     return NULL;
 }
 
-static _Noreturn void refuse_argument(const struct argp *argp, const char *verb, const char *arg)
+/* argp does not tell which argument it refused: finds the first that is none of its options, or
+ * has a value too many or too few, and says so. */
+static _Noreturn void refuse_argument(const struct argp *argp, int argc, char **argv)
 {
-    const char *name = arg + strspn(arg, "-");
+    int at = 1;
+    for (; at < argc - 1; at++) {
+        const char *arg = argv[at], *name = arg + 2;
+        if (arg[0] != '-' || arg[1] == '\0')
+            continue;
+        if (arg[1] != '-')
+            break;
+        size_t n = strcspn(name, "=");
+        const struct argp_option *option = find_option(argp, name, n, 1);
+        if (!option)
+            option = find_option(argp, name, n, 0);
+        if (!option || (!option->arg && name[n] == '='))
+            break;
+        at += option->arg && name[n] != '=';
+    }
+    const char *arg = argv[at < argc ? at : argc - 1], *name = arg + strspn(arg, "-");
     size_t n = strcspn(name, "=");
-    const struct argp_option *option = find_option(argp, name, n);
+    const struct argp_option *option = find_option(argp, name, n, 1);
     if (option && option->arg)
-        mxc_die("option --%s lacks its value %s; see %s --help", option->name, option->arg, verb);
+        mxc_die("option --%s lacks its value %s; see %s --help", option->name, option->arg,
+                argv[0]);
     if (option)
-        mxc_die("option --%s takes no value; see %s --help", option->name, verb);
+        mxc_die("option --%s takes no value; see %s --help", option->name, argv[0]);
     mxc_die("option '%.*s' is not one of this verb; see %s --help", (int)(n + (size_t)(name - arg)),
-            arg, verb);
+            arg, argv[0]);
 }
 
 void mxc_parse(const struct argp *argp, int argc, char **argv, mxc_options *options, void *input)
@@ -363,7 +382,7 @@ void mxc_parse(const struct argp *argp, int argc, char **argv, mxc_options *opti
     mxc_parse_input all = {options, input};
     int next = argc;
     if (argp_parse(argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, &next, &all) != 0)
-        refuse_argument(argp, argv[0], argv[next > 1 ? next - 1 : 1]);
+        refuse_argument(argp, argc, argv);
     if (next < argc)
         mxc_die("argument '%s' is one too many; see %s --help", argv[next], argv[0]);
 }

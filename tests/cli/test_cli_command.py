@@ -30,6 +30,8 @@ def test_verb_help(mxattn, verb):
     ([], ["verb"]), (["fly"], ["'fly'"]), (["info", "--fast"], ["--fast"]),
     (["plan", "--seqlen"], ["--seqlen", "lacks"]), (["plan", "more"], ["'more'"]),
     (["plan", "--causal=1"], ["--causal", "no value"]),
+    (["plan", "--fast", "1"], ["'--fast'"]), (["plan", "--heads", 2, "--fast", "--causal"], ["'--fast'"]),
+    (["plan", "-x", "--heads", 2], ["'-x'"]), (["plan", "--causal=1", "--heads", 2], ["--causal", "no value"]),
 ])
 def test_bad_arguments(mxattn, arguments, naming):
     mxattn.refuses(*arguments, naming=naming)
