@@ -15,10 +15,11 @@
 #include <string.h>
 
 enum {
-    /* WHY 16 tasks at least: 8 threads stay busy with one long sequence of one head, and the last
-     * task leaves little idle. More splits cost memory: 4 bytes per element of dQ each. */
+    /* WHY 16 tasks of a long sequence: 8 threads stay busy with one sequence of few heads. More
+     * splits cost memory: 4 bytes per element of dQ each. */
     TASKS_WANTED = 16,
     SPLITS_MOST = 8,
+    SPLIT_KEYS = 512,
     /* Larger exponents need factors beyond FP32; a bound below 2^-234 does not need them. */
     EXPONENT_MOST = 250
 };
@@ -100,31 +101,25 @@ static mxa_scale_extent bound_k(const mxattn_attention_problem *problem, int64_t
     return bound_of(problem, problem->total_k, problem->max_seqlen_k, problem->kv_heads, dims);
 }
 
-/* A jagged batch may be one long sequence: count those that fit. */
-static int64_t splits_of(const mxattn_attention_problem *problem)
+int64_t mxa_backward_splits_of(int64_t keys, int64_t kv_heads)
 {
-    const int64_t tiles = divide_up(problem->max_seqlen_k, MXA_BACKWARD_TILE_K);
-    int64_t sequences = problem->batch, splits;
+    const int64_t wanted = divide_up(TASKS_WANTED, kv_heads), splits = divide_up(keys, SPLIT_KEYS);
+    const int64_t most = wanted < SPLITS_MOST ? wanted : SPLITS_MOST;
 
-    if (problem->format == MXATTN_JAGGED && problem->max_seqlen_k > 0 &&
-        divide_up(problem->total_k, problem->max_seqlen_k) < sequences)
-        sequences = divide_up(problem->total_k, problem->max_seqlen_k);
-    splits = divide_up(TASKS_WANTED, sequences > 0 ? sequences * problem->kv_heads : 1);
-    splits = splits < SPLITS_MOST ? splits : SPLITS_MOST;
-    splits = splits < tiles ? splits : tiles;
-    return splits > 1 ? splits : 1;
+    return splits < most ? splits : most;
 }
 
 static mxa_backward_sizes sizes_of(const mxattn_attention_problem *problem,
                                    const mxa_backward_kernel *kernel)
 {
     const int64_t depth = kernel->unit_depth;
+    const int64_t splits = mxa_backward_splits_of(problem->max_seqlen_k, problem->kv_heads);
     mxa_backward_sizes sizes = {
         .blocks_q = bound_q(problem, 0).blocks,
         .blocks_k = bound_k(problem, 0).blocks,
         .dims = divide_up(problem->head_dim, MXA_BLOCK) * MXA_BLOCK,
         .dims_v = divide_up(problem->head_dim_v, MXA_BLOCK) * MXA_BLOCK,
-        .splits = splits_of(problem),
+        .splits = splits > 1 ? splits : 1,
         .scratch_bytes = kernel->scratch_bytes(problem),
     };
 

@@ -8,7 +8,8 @@
  *           the q heads of the group and all their queries; dQ of this split
  *   finish  per block of 32 queries: dQ of the splits added, scaled, stored
  * dQ of a split is FP32 memory of its own, so that no two tasks add to the same place. The number
- * of splits is a function of the plan, so is the workspace: linear in the tokens.
+ * of splits is a function of a sequence's length and the heads; the plan's longest sequence bounds
+ * it, so the workspace is linear in the tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,8 +35,8 @@ typedef struct mxa_backward_sizes {
     int64_t dims, dims_v;             /* rounded up */
     int64_t row_units, row_units_v;   /* step of a row contracted over dimensions */
     int64_t lane_units, lane_units_v; /* step of rows contracted over tokens */
-    int64_t splits;
-    int64_t scratch_bytes; /* of one worker */
+    int64_t splits;                   /* most of a sequence */
+    int64_t scratch_bytes;            /* of one worker */
 } mxa_backward_sizes;
 
 /* Where a row of a block lies in the arrays below: token 32*block + s of its q head. */
@@ -86,17 +87,13 @@ const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa);
 /* The sequence that holds block `block` of a batch; table: (batch+1). */
 int64_t mxa_backward_sequence_of(const mxa_sequence *table, int64_t batch, int64_t block);
 
-/* Tiles of keys of a sequence, and how many splits share them. */
-static inline int64_t mxa_backward_tiles(const mxa_backward_job *job, int64_t b)
-{
-    return (job->sequences_k[b].used + MXA_BACKWARD_TILE_K - 1) / MXA_BACKWARD_TILE_K;
-}
+/* How many splits share a sequence's tiles of keys. A function of its own keys and of the heads:
+ * the order in which dQ is added depends on no other sequence and on no bound of the plan. */
+int64_t mxa_backward_splits_of(int64_t keys, int64_t kv_heads);
 
 static inline int64_t mxa_backward_splits(const mxa_backward_job *job, int64_t b)
 {
-    const int64_t tiles = mxa_backward_tiles(job, b);
-
-    return tiles < job->sizes.splits ? tiles : job->sizes.splits;
+    return mxa_backward_splits_of(job->sequences_k[b].used, job->problem->kv_heads);
 }
 
 /* The larger, where NaN is larger than everything. */

@@ -302,6 +302,43 @@ static void larger_bounds(const mxt_config *config)
     mxt_attention_free(&larger);
 }
 
+/* A sequence's bits depend neither on the bounds of the plan nor on the sequences beside it, in
+ * particular not the order in which backward adds up dQ over its keys. */
+static void long_sequence_alone(const mxt_config *config)
+{
+    enum { LONG = 600, HEADS = 2, DIM = 32 };
+    static const int32_t cu[] = {0, LONG, LONG, 2 * LONG, 3 * LONG, 3 * LONG + 5, 4 * LONG};
+    mxt_attention alone, larger, among;
+    mxt_attention_jagged(&alone, 1, cu, -1, cu, -1, HEADS, 1, DIM);
+    mxt_attention_jagged(&larger, 1, cu, -1, cu, -1, HEADS, 1, DIM);
+    mxt_attention_jagged(&among, 6, cu, -1, cu, -1, HEADS, 1, DIM);
+    larger.problem.batch = 40;
+    larger.problem.total_q = larger.problem.total_k = 40000;
+    larger.problem.max_seqlen_q = larger.problem.max_seqlen_k = 1000;
+    setup(&alone, config);
+    setup(&larger, config);
+    setup(&among, config);
+    mxt_attention_fill(&alone, MXT_GAUSSIAN, 7); /* of which sums are rounded */
+    mxt_attention_fill(&larger, MXT_GAUSSIAN, 7);
+    mxt_attention_fill(&among, MXT_GAUSSIAN, 8);
+    memcpy(among.q, alone.q, sizeof(float) * (size_t)mxt_size_q(&alone));
+    memcpy(among.k, alone.k, sizeof(float) * (size_t)mxt_size_k(&alone));
+    memcpy(among.v, alone.v, sizeof(float) * (size_t)mxt_size_v(&alone));
+    memcpy(among.dout, alone.dout, sizeof(float) * (size_t)mxt_size_o(&alone));
+    both(&alone);
+    both(&larger);
+    both(&among);
+    check_same("bounds of 40 sequences", &larger, &alone);
+    const float *got[] = {among.o, among.dq, among.dk, among.dv};
+    const float *wanted[] = {alone.o, alone.dq, alone.dk, alone.dv};
+    for (int i = 0; i < 4; i++)
+        mxt_check_bytes("among five others", got[i], wanted[i], sizeof(float),
+                        mxt_shape1(LONG * (i < 2 ? HEADS : 1) * DIM));
+    mxt_attention_free(&alone);
+    mxt_attention_free(&larger);
+    mxt_attention_free(&among);
+}
+
 enum { ARRANGEMENTS = 5 };
 static const struct {
     mxattn_axis axis;
@@ -420,6 +457,7 @@ static const mxt_named_case cases[] = {
     {"B44 65,536 sequences, 65,536 heads", many_sequences_many_heads},
     {"B101 dtypes of O", output_dtypes},
     {"B104 bounds larger than the run, and too small", larger_bounds},
+    {"B08 B104 a long sequence, alone and among others", long_sequence_alone},
     {"B98 B103 arrangements of scales, NaN in their padding", scale_arrangements},
     {"B100 every scale counts", scales_count},
 };
