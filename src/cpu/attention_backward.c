@@ -6,6 +6,7 @@
 #include "cpu/attention_backward.h"
 
 #include "cpu/operand_quantize.h"
+#include "cpu/range.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
 #include "mx/tensor.h"
@@ -24,10 +25,10 @@ enum {
     EXPONENT_MOST = 250
 };
 
-const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa)
+const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa, int exact)
 {
 #if defined(MXA_BUILD_AVX512BF16)
-    if ((isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
+    if (!exact && (isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
         return &mxa_backward_avx512bf16;
 #endif
 #if defined(MXA_BUILD_AVX512)
@@ -39,7 +40,13 @@ const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa)
         return &mxa_backward_avx2;
 #endif
     (void)isa;
+    (void)exact;
     return &mxa_backward_portable;
+}
+
+static const mxa_backward_kernel *kernel_of(const mxattn_plan *plan, int exact)
+{
+    return mxa_backward_kernel_of(plan->context->isa, exact);
 }
 
 int64_t mxa_backward_sequence_of(const mxa_sequence *table, int64_t batch, int64_t block)
@@ -150,9 +157,31 @@ static void *take_output(mxa_arena *arena, const mxattn_tags *tags, mxa_scale_ex
                           mxa_dtype_is_fp8(tags->dtype) ? count * (int64_t)sizeof(float) : 0);
 }
 
-/* The arrays of a job, out of the workspace of a call. */
-static void carve(const mxattn_plan *plan, const mxa_backward_kernel *kernel, mxa_arena *arena,
-                  mxa_backward_job *job, conversions *memory)
+/* What does not depend on the kernel. */
+static void carve_call(const mxattn_plan *plan, mxa_arena *arena, mxa_backward_job *job,
+                       conversions *memory)
+{
+    const mxattn_attention_problem *p = &plan->problem;
+    const int64_t blocks_q = p->heads * bound_q(p, 0).blocks;
+
+    job->sequences_q = mxa_arena_take(arena, (p->batch + 1) * (int64_t)sizeof(mxa_sequence));
+    job->sequences_k = mxa_arena_take(arena, (p->batch + 1) * (int64_t)sizeof(mxa_sequence));
+    job->unusual = mxa_arena_take(arena, p->batch);
+    job->dsink = mxa_arena_take(arena, blocks_q * (int64_t)sizeof(double));
+    memory->q = take_operand(arena, p, &p->q, bound_q(p, p->head_dim));
+    memory->q_seq = take_operand(arena, p, &p->q_seq, bound_q(p, p->head_dim));
+    memory->dout = take_operand(arena, p, &p->dout, bound_q(p, p->head_dim_v));
+    memory->k = take_operand(arena, p, &p->k, bound_k(p, p->head_dim));
+    memory->k_seq = take_operand(arena, p, &p->k_seq, bound_k(p, p->head_dim));
+    memory->v = take_operand(arena, p, &p->v, bound_k(p, p->head_dim_v));
+    memory->dq = take_output(arena, &p->dq, bound_q(p, p->head_dim));
+    memory->dk = take_output(arena, &p->dk, bound_k(p, p->head_dim));
+    memory->dv = take_output(arena, &p->dv, bound_k(p, p->head_dim_v));
+}
+
+/* The arrays of one pass. */
+static void carve_pass(const mxattn_plan *plan, const mxa_backward_kernel *kernel, mxa_arena *arena,
+                       mxa_backward_job *job)
 {
     const mxattn_attention_problem *p = &plan->problem;
     const mxa_backward_sizes sizes = sizes_of(p, kernel);
@@ -164,8 +193,6 @@ static void carve(const mxattn_plan *plan, const mxa_backward_kernel *kernel, mx
     const int one = kernel->unit_depth == 1; /* rows and lanes are the same units */
 
     job->sizes = sizes;
-    job->sequences_q = mxa_arena_take(arena, (p->batch + 1) * (int64_t)sizeof(mxa_sequence));
-    job->sequences_k = mxa_arena_take(arena, (p->batch + 1) * (int64_t)sizeof(mxa_sequence));
     job->q_rows = job->q_units = mxa_arena_take(arena, rows * sizes.row_units * word);
     if (!one || p->q_seq.dtype)
         job->q_units = mxa_arena_take(arena, joined * sizes.lane_units * word);
@@ -175,33 +202,26 @@ static void carve(const mxattn_plan *plan, const mxa_backward_kernel *kernel, mx
     job->lse2 = mxa_arena_take(arena, rows * word);
     job->delta = mxa_arena_take(arena, rows * word);
     job->special = mxa_arena_take(arena, blocks_q);
-    job->dsink = mxa_arena_take(arena, blocks_q * number);
     job->norm_k = mxa_arena_take(arena, fp16 ? blocks_k * number : 0);
     job->norm_v = mxa_arena_take(arena, fp16 ? blocks_k * number : 0);
     job->bound = mxa_arena_take(arena, fp16 ? blocks_q * number : 0);
     job->exponent = mxa_arena_take(arena, fp16 ? p->batch * p->heads * word : 0);
     job->dq_splits = mxa_arena_take(arena, sizes.splits * rows * sizes.dims * word);
-    memory->q = take_operand(arena, p, &p->q, bound_q(p, p->head_dim));
-    memory->q_seq = take_operand(arena, p, &p->q_seq, bound_q(p, p->head_dim));
-    memory->dout = take_operand(arena, p, &p->dout, bound_q(p, p->head_dim_v));
-    memory->k = take_operand(arena, p, &p->k, bound_k(p, p->head_dim));
-    memory->k_seq = take_operand(arena, p, &p->k_seq, bound_k(p, p->head_dim));
-    memory->v = take_operand(arena, p, &p->v, bound_k(p, p->head_dim_v));
-    memory->dq = take_output(arena, &p->dq, bound_q(p, p->head_dim));
-    memory->dk = take_output(arena, &p->dk, bound_k(p, p->head_dim));
-    memory->dv = take_output(arena, &p->dv, bound_k(p, p->head_dim_v));
     job->scratch = mxa_arena_take(arena, sizes.scratch_bytes * mxa_parallel_workers(plan->context));
 }
 
 void mxa_cpu_attention_backward_plan(mxattn_plan *plan)
 {
-    const mxa_backward_kernel *kernel = mxa_backward_kernel_of(plan->context->isa);
+    const mxa_backward_kernel *kernel = kernel_of(plan, 0);
     mxa_backward_job job;
     conversions memory;
     mxa_arena arena = {NULL, 0};
 
-    carve(plan, kernel, &arena, &job, &memory);
-    plan->info.workspace_backward_bytes = arena.used;
+    carve_call(plan, &arena, &job, &memory);
+    mxa_arena usual = arena, exact = arena;
+    carve_pass(plan, kernel, &usual, &job);
+    carve_pass(plan, kernel_of(plan, 1), &exact, &job);
+    plan->info.workspace_backward_bytes = usual.used > exact.used ? usual.used : exact.used;
     (void)snprintf(plan->kernel_backward, sizeof(plan->kernel_backward),
                    "mxa_%s_attention_backward_%s_%dx%d", kernel->isa,
                    plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3 ? "e4m3" : "bf16",
@@ -334,9 +354,48 @@ static void sum_dsink(const mxa_backward_job *job)
     }
 }
 
+/* Marks the sequences that a flushing kernel leaves to the exact one; 1 when there are any. In a
+ * causal_strict problem that is all of them: forward took it for all. */
+static int mark_unusual(const mxa_backward_job *job)
+{
+    int any = 0;
+
+    for (int64_t b = 0; b < job->batch; b++) {
+        const mxa_sequence *q = &job->sequences_q[b], *k = &job->sequences_k[b];
+        mxa_range qk = mxa_range_of(&job->q, q, b), of_k = mxa_range_of(&job->k, k, b);
+        const mxa_range v = mxa_range_of(&job->v, k, b), dout = mxa_range_of(&job->dout, q, b);
+
+        mxa_range_join(&of_k, &qk);
+        of_k = mxa_range_of(&job->k_lanes, k, b);
+        mxa_range_join(&of_k, &qk);
+        of_k = mxa_range_of(&job->q_lanes, q, b);
+        mxa_range_join(&of_k, &qk);
+        job->unusual[b] = job->problem->causal_strict || !mxa_range_usual(&qk, &v, &dout);
+        any |= job->unusual[b];
+    }
+    return any;
+}
+
+/* Everything between operands and finished gradients, for the sequences of one pass. */
+static void run_pass(const mxattn_plan *plan, const mxa_backward_kernel *kernel, mxa_arena arena,
+                     mxa_backward_job *job)
+{
+    const int64_t kv_heads = plan->problem.kv_heads;
+    const int64_t blocks_q = job->sequences_q[job->batch].block * kv_heads;
+    const int64_t blocks_k = job->sequences_k[job->batch].block * kv_heads;
+
+    carve_pass(plan, kernel, &arena, job);
+    if (job->fp16)
+        mxa_parallel_for(plan->context, blocks_k, kernel->norms, job);
+    mxa_parallel_for(plan->context, blocks_q, kernel->rows, job);
+    if (job->fp16)
+        choose_exponents(job);
+    mxa_parallel_for(plan->context, job->batch * kv_heads * job->sizes.splits, kernel->keys, job);
+    mxa_parallel_for(plan->context, blocks_q, kernel->finish, job);
+}
+
 mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_attention_call *call)
 {
-    const mxa_backward_kernel *kernel = mxa_backward_kernel_of(plan->context->isa);
     const mxattn_attention_problem *problem = &plan->problem;
     const int jagged = problem->format == MXATTN_JAGGED;
     mxa_arena arena = {call->workspace, 0};
@@ -352,7 +411,7 @@ mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_atte
         .tokens_q = call->total_q,
     };
 
-    carve(plan, kernel, &arena, &job, &memory);
+    carve_call(plan, &arena, &job, &memory);
     mxa_sequence_table(&call->batch_q, job.sequences_q);
     mxa_sequence_table(&call->batch_k, job.sequences_k);
     if (call->saved) {
@@ -369,16 +428,13 @@ mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_atte
     clear_outside(&job.dk, job.sequences_k, job.batch, jagged);
     clear_outside(&job.dv, job.sequences_k, job.batch, jagged);
 
-    const int64_t blocks_q = job.sequences_q[job.batch].block * problem->kv_heads;
-    const int64_t blocks_k = job.sequences_k[job.batch].block * problem->kv_heads;
-    if (job.fp16)
-        mxa_parallel_for(plan->context, blocks_k, kernel->norms, &job);
-    mxa_parallel_for(plan->context, blocks_q, kernel->rows, &job);
-    if (job.fp16)
-        choose_exponents(&job);
-    mxa_parallel_for(plan->context, job.batch * problem->kv_heads * job.sizes.splits, kernel->keys,
-                     &job);
-    mxa_parallel_for(plan->context, blocks_q, kernel->finish, &job);
+    const int exact_too = kernel_of(plan, 0)->flushes && mark_unusual(&job);
+    job.unusual = exact_too ? job.unusual : NULL;
+    run_pass(plan, kernel_of(plan, 0), arena, &job);
+    if (exact_too) {
+        job.pass = 1;
+        run_pass(plan, kernel_of(plan, 1), arena, &job);
+    }
     finish_output(&job.dq, &call->dq, &call->batch_q);
     finish_output(&job.dk, &call->dk, &call->batch_k);
     finish_output(&job.dv, &call->dv, &call->batch_k);

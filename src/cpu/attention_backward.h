@@ -65,11 +65,14 @@ typedef struct mxa_backward_job {
     double *bound;           /* (Hq, blocks_q): of |dQ| / max |k| */
     int32_t *exponent;       /* (B, Hq): dQ is reduced times 2^exponent */
     float *dq_splits;        /* (splits, Hq, 32 blocks_q, dims) */
+    uint8_t *unusual;        /* (batch), or NULL: the pass that a sequence belongs to (range.h) */
+    uint8_t pass;
     unsigned char *scratch;
 } mxa_backward_job;
 
 typedef struct mxa_backward_kernel {
     const char *isa;
+    int32_t flushes;    /* its dot products count what is below FP32's normal range as 0 */
     int32_t unit_depth; /* elements along the contracted axis in one unit of four bytes */
     int64_t (*scratch_bytes)(const mxattn_attention_problem *problem);
     /* arg: the job. Tasks: blocks_k * Hkv, blocks_q * Hkv, B * Hkv * splits, blocks_q * Hkv. */
@@ -81,8 +84,14 @@ extern const mxa_backward_kernel mxa_backward_avx2;
 extern const mxa_backward_kernel mxa_backward_avx512;
 extern const mxa_backward_kernel mxa_backward_avx512bf16;
 
-/* The kernel of the strongest instruction set of a mask. */
-const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa);
+/* The kernel of the strongest instruction set of a mask; exact: of those that do not flush. */
+const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa, int exact);
+
+/* 1 when another pass computes sequence b. */
+static inline int mxa_backward_skips(const mxa_backward_job *job, int64_t b)
+{
+    return job->unusual && job->unusual[b] != job->pass;
+}
 
 /* The sequence that holds block `block` of a batch; table: (batch+1). */
 int64_t mxa_backward_sequence_of(const mxa_sequence *table, int64_t batch, int64_t block);

@@ -573,7 +573,7 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
     const int64_t first_head = keys.kv_head * job->group;
     space s;
 
-    if (split >= splits)
+    if (split >= splits || mxa_backward_skips(job, keys.b))
         return;
     carve(job->problem, job->scratch + worker * job->sizes.scratch_bytes, &s);
     for (int64_t head = first_head; head < first_head + job->group; head++)
@@ -601,6 +601,7 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
 
 const mxa_backward_kernel VEC_NAME(mxa_backward) = {
     .isa = VEC_ISA,
+    .flushes = VEC_FLUSHES,
     .unit_depth = UNIT_DEPTH,
     .scratch_bytes = scratch_bytes,
     .norms = norms_task,

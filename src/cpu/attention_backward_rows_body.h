@@ -141,6 +141,8 @@ static void norms_task(void *arg, int64_t task, int32_t worker)
     double most_k = 0, most_v = 0;
 
     (void)worker;
+    if (mxa_backward_skips(job, b))
+        return;
     load_centre(job, b, kv_head, centre);
     mxa_operand_open(&k, &job->k_lanes, sequence, b, kv_head);
     mxa_operand_open(&v, &job->v, sequence, b, kv_head);
@@ -295,6 +297,8 @@ static void rows_task(void *arg, int64_t task, int32_t worker)
 
     (void)worker;
     open_block(job, task, &rows);
+    if (mxa_backward_skips(job, rows.b))
+        return;
     load_centre(job, rows.b, rows.kv_head, rows.centre);
     rows.norm_v = job->fp16 ? mxa_backward_most(job->norm_v + rows.kv_head * job->sizes.blocks_k,
                                                 &job->sequences_k[rows.b])
@@ -364,6 +368,8 @@ static void finish_task(void *arg, int64_t task, int32_t worker)
 
     (void)worker;
     open_block(job, task, &rows);
+    if (mxa_backward_skips(job, rows.b))
+        return;
     for (int64_t g = 0; g < job->group; g++) {
         rows.head = rows.kv_head * job->group + g;
         for (int64_t s = 0; s < rows.count; s++) {

@@ -8,6 +8,7 @@
 #include "cpu/operand.h"
 #include "cpu/operand_quantize.h"
 #include "cpu/operations.h"
+#include "cpu/range.h"
 #include "mx/element.h"
 
 #include <math.h>
@@ -21,11 +22,12 @@ typedef struct layout {
     int64_t sequences_q, sequences_k, first_tile;
     int64_t q, k, v; /* wide operands, quantized */
     int64_t o_wide;  /* an FP8 O before it is quantized, when it is not saved */
+    int64_t unusual;
     int64_t scratch;
     int64_t bytes;
 } layout;
 
-const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa)
+const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa, int exact)
 {
     const mxa_forward_kernel *kernel = &mxa_forward_portable;
 
@@ -38,11 +40,19 @@ const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa)
         kernel = &mxa_forward_avx512;
 #endif
 #if defined(MXA_BUILD_AVX512BF16)
-    if ((isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
+    if (!exact && (isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
         kernel = &mxa_forward_avx512bf16;
 #endif
     (void)isa;
+    (void)exact;
     return kernel;
+}
+
+/* WHY causal_strict is exact: the choice between kernels looks at a whole sequence, later tokens
+ * included. */
+static const mxa_forward_kernel *kernel_of(const mxattn_plan *plan, int exact)
+{
+    return mxa_forward_kernel_of(plan->context->isa, exact || plan->problem.causal_strict);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -95,7 +105,8 @@ static int o_is_fp8(const mxattn_attention_problem *problem)
 static layout layout_of(const mxattn_plan *plan)
 {
     const mxattn_attention_problem *p = &plan->problem;
-    const mxa_forward_kernel *kernel = mxa_forward_kernel_of(plan->context->isa);
+    const int64_t scratch = kernel_of(plan, 0)->scratch_bytes(p->head_dim, p->head_dim_v);
+    const int64_t exact = kernel_of(plan, 1)->scratch_bytes(p->head_dim, p->head_dim_v);
     const mxa_scale_extent q = extent_most(p, 0, p->heads, p->head_dim);
     const mxa_scale_extent k = extent_most(p, 1, p->kv_heads, p->head_dim);
     const mxa_scale_extent v = extent_most(p, 1, p->kv_heads, p->head_dim_v);
@@ -112,8 +123,9 @@ static layout layout_of(const mxattn_plan *plan)
     l.o_wide =
         take(&l.bytes,
              o_is_fp8(p) && p->mode == MXATTN_INFERENCE ? o_elements * (int64_t)sizeof(float) : 0);
-    l.scratch = take(&l.bytes, kernel->scratch_bytes(p->head_dim, p->head_dim_v) *
-                                   mxa_parallel_workers(plan->context));
+    l.unusual = take(&l.bytes, p->batch);
+    l.scratch =
+        take(&l.bytes, (scratch > exact ? scratch : exact) * mxa_parallel_workers(plan->context));
     return l;
 }
 
@@ -139,7 +151,7 @@ static int64_t tile_q_of(const mxattn_attention_problem *p, const mxa_forward_ke
 void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
 {
     const mxattn_attention_problem *p = &plan->problem;
-    const mxa_forward_kernel *kernel = mxa_forward_kernel_of(plan->context->isa);
+    const mxa_forward_kernel *kernel = kernel_of(plan, 0);
     const int64_t rows = tokens_most(p, 0) * p->heads;
 
     snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
@@ -265,9 +277,36 @@ static mxattn_status set_operands(mxa_forward_job *job, const mxattn_plan *plan,
     return status;
 }
 
+/* Marks the sequences that a flushing kernel leaves to the exact one; 1 when there are any. */
+static int mark_unusual(mxa_forward_job *job, uint8_t *unusual)
+{
+    int any = 0;
+
+    for (int64_t b = 0; b < job->batch; b++) {
+        mxa_range qk = mxa_range_of(&job->q, &job->sequences_q[b], b);
+        const mxa_range k = mxa_range_of(&job->k, &job->sequences_k[b], b);
+        const mxa_range v = mxa_range_of(&job->v, &job->sequences_k[b], b);
+
+        mxa_range_join(&k, &qk);
+        unusual[b] = !mxa_range_usual(&qk, &v, NULL);
+        any |= unusual[b];
+    }
+    job->unusual = unusual;
+    return any;
+}
+
+static void run_tiles(const mxattn_plan *plan, mxa_forward_job *job,
+                      const mxa_forward_kernel *kernel, int64_t *first_tile)
+{
+    const mxattn_attention_problem *p = &plan->problem;
+
+    job->tile_q = tile_q_of(p, kernel);
+    job->scratch_bytes = kernel->scratch_bytes(p->head_dim, p->head_dim_v);
+    mxa_parallel_for(plan->context, tile_prefix(job, first_tile) * p->kv_heads, kernel->task, job);
+}
+
 mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_attention_call *call)
 {
-    const mxa_forward_kernel *kernel = mxa_forward_kernel_of(plan->context->isa);
     const layout l = layout_of(plan);
     unsigned char *workspace = call->workspace;
     mxa_sequence *sequences_q = (void *)(workspace + l.sequences_q);
@@ -279,10 +318,8 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
         .sequences_k = sequences_k,
         .batch = call->batch_q.batch,
         .group = plan->problem.heads / plan->problem.kv_heads,
-        .tile_q = tile_q_of(&plan->problem, kernel),
         .tokens_q = mxa_cpu_tokens_q(call),
         .scratch = workspace + l.scratch,
-        .scratch_bytes = kernel->scratch_bytes(plan->problem.head_dim, plan->problem.head_dim_v),
     };
 
     if (job.tokens_q == 0)
@@ -301,8 +338,13 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
     const mxattn_status status = set_operands(&job, plan, workspace, &l);
     if (status != MXATTN_OK)
         return status;
-    const int64_t tiles = tile_prefix(&job, (void *)(workspace + l.first_tile));
     clear_unused(&job);
-    mxa_parallel_for(plan->context, tiles * plan->problem.kv_heads, kernel->task, &job);
+    const int exact_too =
+        kernel_of(plan, 0)->flushes && mark_unusual(&job, (void *)(workspace + l.unusual));
+    run_tiles(plan, &job, kernel_of(plan, 0), (void *)(workspace + l.first_tile));
+    if (exact_too) {
+        job.pass = 1;
+        run_tiles(plan, &job, kernel_of(plan, 1), (void *)(workspace + l.first_tile));
+    }
     return o_is_fp8(&plan->problem) ? quantize_o(&job, plan->context) : MXATTN_OK;
 }

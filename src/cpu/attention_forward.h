@@ -31,6 +31,8 @@ typedef struct mxa_forward_job {
     float *o_wide;      /* (tokens, Hq, Dv) FP32, or NULL */
     float *lse_wide;    /* (Hq, tokens), or NULL */
     int64_t tokens_q;
+    const uint8_t *unusual; /* (batch), or NULL: the pass that a sequence belongs to (range.h) */
+    uint8_t pass;
     unsigned char *scratch; /* of worker w: scratch + w*scratch_bytes */
     int64_t scratch_bytes;
 } mxa_forward_job;
@@ -40,6 +42,7 @@ typedef struct mxa_forward_kernel {
     int32_t lanes;       /* of a register tile; a tile's are a multiple */
     int32_t groups_most; /* that multiple at most */
     int32_t tile_k;      /* keys decoded at a time */
+    int32_t flushes;     /* its dot products count what is below FP32's normal range as 0 */
     int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v);
     mxa_parallel_task task; /* arg: the job */
 } mxa_forward_kernel;
@@ -50,8 +53,8 @@ extern const mxa_forward_kernel mxa_forward_avx2;
 extern const mxa_forward_kernel mxa_forward_avx512;
 extern const mxa_forward_kernel mxa_forward_avx512bf16;
 
-/* The strongest kernel of a mask. */
-const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa);
+/* The strongest kernel of a mask; exact: of those that do not flush. */
+const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa, int exact);
 
 /* What a training forward leaves in saved memory: O unrounded and LSE, over all tokens. */
 typedef struct mxa_saved_view {

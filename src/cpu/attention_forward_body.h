@@ -569,6 +569,8 @@ static void forward_task(void *arg, int64_t task, int32_t worker)
     tile t = {.job = job, .b = find_sequence(job, index), .kv_head = task % kv_heads};
     const int64_t lanes = job->sequences_q[t.b].used * job->group;
 
+    if (job->unusual && job->unusual[t.b] != job->pass)
+        return;
     tile_place(&t, job->scratch + worker * job->scratch_bytes, job->problem->head_dim,
                job->problem->head_dim_v);
     t.first_lane = (index - job->first_tile[t.b]) * job->tile_q;
@@ -583,6 +585,7 @@ const mxa_forward_kernel VEC_NAME(mxa_forward) = {
     .lanes = TILE_LANES,
     .groups_most = GROUPS,
     .tile_k = TILE_K,
+    .flushes = VEC_FLUSHES,
     .scratch_bytes = forward_scratch_bytes,
     .task = forward_task,
 };

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define VEC_ISA     "avx2"
+#define VEC_FLUSHES 0
 #define VEC_NAME(x) x##_avx2
 enum { VEC_LANES = 8, UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 4, TILE_N = 3 };
 

@@ -11,10 +11,12 @@
 
 #if defined(VEC_BF16_UNITS)
 #define VEC_ISA     "avx512bf16"
+#define VEC_FLUSHES 1
 #define VEC_NAME(x) x##_avx512bf16
 enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1 };
 #else
 #define VEC_ISA     "avx512"
+#define VEC_FLUSHES 0
 #define VEC_NAME(x) x##_avx512
 enum { UNIT_DEPTH = 1, UNIT_ROUNDS = 0 };
 #endif

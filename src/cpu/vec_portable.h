@@ -37,6 +37,7 @@
 #include <string.h>
 
 #define VEC_ISA     "portable"
+#define VEC_FLUSHES 0
 #define VEC_NAME(x) x##_portable
 enum { VEC_LANES = 4, UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 4, TILE_N = 2 };
 
