@@ -22,5 +22,5 @@ foreach(source IN LISTS MXA_FUZZ_TARGETS)
   endforeach()
   add_test(NAME ${target} COMMAND ${target} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name}
     ${MXA_FUZZ_MUTATIONS})
-  set_tests_properties(${target} PROPERTIES TIMEOUT 300)
+  set_tests_properties(${target} PROPERTIES TIMEOUT ${MXA_TEST_SECONDS})
 endforeach()

@@ -145,7 +145,7 @@ static void compare(const char *what, const mxattn_tensor *tensor, const float *
             return;
     }
     for (size_t i = 0; i < elements; i++)
-        numbers += !isnan(memory[i]);
+        numbers += isnan(memory[i]) ? 0 : 1;
     CHECK(numbers == (size_t)(n[0] * n[1] * n[2] * n[3]), "%s: gaps were written", what);
 }
 
