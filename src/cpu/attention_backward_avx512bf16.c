@@ -2,14 +2,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#if defined(__x86_64__)
-
 #include "cpu/vec_avx512bf16.h"
 
 #include "cpu/attention_backward_body.h"
-
-#else
-
-typedef int mxa_no_x86;
-
-#endif

@@ -21,16 +21,15 @@ typedef struct dequantize_job {
 
 static mxa_dequantize_kernel kernel_for(uint32_t isa)
 {
-#if defined(__x86_64__)
-    if (isa & MXATTN_ISA_AVX512) {
+#if defined(MXA_BUILD_AVX512)
+    if (isa & MXATTN_ISA_AVX512)
         return mxa_dequantize_strip_avx512;
-    }
-    if (isa & MXATTN_ISA_AVX2) {
-        return mxa_dequantize_strip_avx2;
-    }
-#else
-    (void)isa;
 #endif
+#if defined(MXA_BUILD_AVX2)
+    if (isa & MXATTN_ISA_AVX2)
+        return mxa_dequantize_strip_avx2;
+#endif
+    (void)isa;
     return mxa_dequantize_strip_portable;
 }
 

@@ -6,7 +6,7 @@
 
 #include "mxattn/mxattn.h"
 
-#if defined(__x86_64__)
+#if defined(MXA_BUILD_AVX2) /* every other one stands on it */
 
 #include <cpuid.h>
 
@@ -21,10 +21,8 @@ static uint32_t detect(void)
     uint32_t isa = 0;
 
     __builtin_cpu_init();
-#if defined(MXA_BUILD_AVX2)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         isa |= MXATTN_ISA_AVX2;
-#endif
 #if defined(MXA_BUILD_AVX512)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

@@ -23,18 +23,16 @@ typedef struct quantize_job {
 
 static const mxa_quantize_kernels *kernels_for(uint32_t isa)
 {
-    const mxa_quantize_kernels *kernels = &mxa_quantize_kernels_portable;
-#if defined(__x86_64__)
-    if (isa & MXATTN_ISA_AVX2) {
-        kernels = &mxa_quantize_kernels_avx2;
-    }
-    if (isa & MXATTN_ISA_AVX512) {
-        kernels = &mxa_quantize_kernels_avx512;
-    }
-#else
-    (void)isa;
+#if defined(MXA_BUILD_AVX512)
+    if (isa & MXATTN_ISA_AVX512)
+        return &mxa_quantize_kernels_avx512;
 #endif
-    return kernels;
+#if defined(MXA_BUILD_AVX2)
+    if (isa & MXATTN_ISA_AVX2)
+        return &mxa_quantize_kernels_avx2;
+#endif
+    (void)isa;
+    return &mxa_quantize_kernels_portable;
 }
 
 /* Clears the units of tiled scales of one sequence, heads [head, head_end). */

@@ -40,7 +40,7 @@ static void fill_below(mxt_quantize_case *c, int exponent, uint64_t seed)
         uint32_t mantissa = (uint32_t)bits & 0x7FFFFF;
         mantissa = bits >> 63 ? mantissa & 0x780000 : mantissa;
         uint32_t value =
-            (uint32_t)(field < 0 ? 0 : field) << 23 | mantissa | (bits >> 62 & 1) << 31;
+            (uint32_t)(field < 0 ? 0 : field) << 23 | mantissa | (uint32_t)(bits >> 62 & 1) << 31;
         memcpy((float *)c->wide.data + i, &value, sizeof value);
     }
 }
