@@ -9,7 +9,11 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { DEVICES_MOST = 64 };
+enum {
+    DEVICES_MOST = 64,
+    PREPARE_SUMS_BYTES = 256 + 4 * 8 * 128,
+    PREPARE_VALUES_BYTES = 256 + 4 * (33 * 128 + 8)
+};
 
 /* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
 static const struct {
@@ -18,10 +22,13 @@ static const struct {
 } kernels[MXA_KERNELS] = {
     [MXA_KERNEL_SCHEDULE] = {"schedule", "mxa_schedule", 256 + 4 * 1024 + 16},
     [MXA_KERNEL_CLEAR_ROWS] = {"clear", "mxa_clear_rows", 0},
-    [MXA_KERNEL_PREPARE_ROWS] = {"prepare", "mxa_sm90_prepare_rows", 256},
-    [MXA_KERNEL_PREPARE_SUMS] = {"prepare", "mxa_sm90_prepare_sums", 0},
+    [MXA_KERNEL_PREPARE_OPERANDS] = {"prepare", "mxa_sm90_prepare_operands", PREPARE_SUMS_BYTES},
+    [MXA_KERNEL_PREPARE_OPERANDS_BF16] = {"prepare", "mxa_sm90_prepare_operands_bf16",
+                                          PREPARE_SUMS_BYTES},
     [MXA_KERNEL_PREPARE_MEAN] = {"prepare", "mxa_sm90_prepare_mean", 0},
-    [MXA_KERNEL_PREPARE_VALUES] = {"prepare", "mxa_sm90_prepare_values", 256 + 48 * 128},
+    [MXA_KERNEL_PREPARE_VALUES] = {"prepare", "mxa_sm90_prepare_values", PREPARE_VALUES_BYTES},
+    [MXA_KERNEL_PREPARE_VALUES_BF16] = {"prepare", "mxa_sm90_prepare_values_bf16",
+                                        PREPARE_VALUES_BYTES},
     [MXA_KERNEL_PREPARE_RECORDS] = {"prepare", "mxa_sm90_prepare_records", 0},
     [MXA_KERNEL_FORWARD_F16_D64] = {"forward", "mxa_sm90_forward_e4m3_192x128_d64", 0},
     [MXA_KERNEL_FORWARD_F32_D64] = {"forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
@@ -50,8 +57,9 @@ static int shared_bytes(mxa_kernel kernel)
         const int f16 =
             kernel == MXA_KERNEL_FORWARD_F16_D64 || kernel == MXA_KERNEL_FORWARD_F16_D128;
         const int tile_q = f16 ? 192 : 128, stages = 4;
-        return 2 * tile_q * head_dim + stages * (2 * 128 * head_dim + 64) + 8 * (4 + 4 * stages) +
-               1024;
+        const int tile = 48 + 16 * 6 + 4 * 128; /* FORWARD_TILE_BYTES */
+        return 2 * (tile_q * head_dim + tile) + stages * (2 * 128 * head_dim + 64) +
+               8 * (4 + 4 * stages) + 1024;
     }
     default:
         return kernels[kernel].shared_bytes;

@@ -23,7 +23,7 @@ enum { ALIGNMENT = 1024 };
 /* Offsets into prepared memory; `bytes` is its size. */
 typedef struct layout {
     int64_t q, k, v;
-    int64_t q_exponent, k_exponent, v_exponent;
+    int64_t v_exponent;
     int64_t q_scale, records, v_scale, mean;
     int64_t zeroed; /* q_norm, k_norm, top and wide: cleared before preparation */
     int64_t q_norm, k_norm, top, wide, zeroed_end;
@@ -60,10 +60,8 @@ static layout lay_out(const mxattn_attention_problem *p, int64_t tile_q)
     l.q = take(&at, p->heads * l.q_rows * p->head_dim);
     l.k = take(&at, p->kv_heads * l.k_rows * p->head_dim);
     l.v = take(&at, p->kv_heads * l.k_rows * p->head_dim_v);
-    l.q_exponent = take(&at, p->heads * l.q_rows / 32 * 4);
-    l.k_exponent = take(&at, p->kv_heads * l.k_rows / 32 * 4);
     l.v_exponent = take(&at, p->kv_heads * l.k_rows / 32 * 4);
-    l.q_scale = take(&at, p->heads * l.q_rows / 32 * 4);
+    l.q_scale = take(&at, p->heads * l.q_rows / 32 * MXA_FORWARD_RECORD);
     l.records = take(&at, p->kv_heads * l.k_rows / 32 * (int64_t)sizeof(mxa_key_record));
     l.v_scale = take(&at, p->batch * p->kv_heads * 4);
     l.mean = take(&at, p->batch * p->kv_heads * p->head_dim_v * 4);
@@ -224,6 +222,31 @@ static mxattn_status read_operand(const mxattn_tensor *t, const char *name, mxa_
     return MXATTN_OK;
 }
 
+/* What the main kernel stores in words: O in 16 bytes, LSE in 4; the centre is copied in 16. */
+static mxattn_status check_alignment(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    const mxattn_tensor *o = &call->o;
+    const int64_t bytes = mxa_dtype_bytes(plan->problem.o.dtype);
+    if (address(o->data) % 16 || o->stride[0] * bytes % 16 || o->stride[1] * bytes % 16 ||
+        o->stride[2] * bytes % 16) {
+        return mxa_fail(MXATTN_ALIGNMENT,
+                        "args.o is at %p with strides %lld, %lld, %lld of %lld bytes; on cuda base "
+                        "and strides must be multiples of 16 bytes",
+                        o->data, (long long)o->stride[0], (long long)o->stride[1],
+                        (long long)o->stride[2], (long long)bytes);
+    }
+    if (call->lse.ndim && address(call->lse.data) % 4) {
+        return mxa_fail(MXATTN_ALIGNMENT, "args.lse is at %p; on cuda it must be a multiple of 4",
+                        call->lse.data);
+    }
+    if ((plan->problem.v.flags & MXATTN_CENTRED) && address(call->v.centre) % 16) {
+        return mxa_fail(MXATTN_ALIGNMENT,
+                        "args.v.centre is at %p; on cuda it must be a multiple of 16",
+                        (const void *)call->v.centre);
+    }
+    return MXATTN_OK;
+}
+
 /* Everything one run needs to know. */
 typedef struct run {
     const mxattn_plan *plan;
@@ -290,6 +313,15 @@ static mxattn_status schedule(const run *r)
     return mxa_cuda_launch(r->device, MXA_KERNEL_SCHEDULE, 1, 1, 1024, call->stream, &params);
 }
 
+/* Groups of 32 rows of the private copy that this run fills. */
+static int32_t groups_of(const run *r, int is_k_side)
+{
+    if (r->batch.sequences) {
+        return (int32_t)((is_k_side ? r->l.k_rows : r->l.q_rows) / 32);
+    }
+    return r->batch.batch * (is_k_side ? r->batch.padded_k : r->batch.padded_q) / 32;
+}
+
 static mxattn_status prepare_operand(const run *r, const mxattn_tensor *tensor, const char *name,
                                      mxa_prepare_params *params)
 {
@@ -298,42 +330,8 @@ static mxattn_status prepare_operand(const run *r, const mxattn_tensor *tensor, 
     params->is_k_side = name[0] != 'q';
     params->heads = (int32_t)tensor->shape[2];
     params->rows = name[0] == 'q' ? r->l.q_rows : r->l.k_rows;
+    params->groups = groups_of(r, params->is_k_side);
     return read_operand(tensor, name, &params->from);
-}
-
-/* Rows of the private copy that this run fills. */
-static unsigned groups_of(const run *r, int is_k_side)
-{
-    if (r->batch.sequences) {
-        return (unsigned)((is_k_side ? r->l.k_rows : r->l.q_rows) / 32);
-    }
-    return (unsigned)(r->batch.batch * (is_k_side ? r->batch.padded_k : r->batch.padded_q) / 32);
-}
-
-static mxattn_status prepare_values(const run *r)
-{
-    const mxattn_attention_problem *p = &r->plan->problem;
-    const unsigned head_dim = (unsigned)p->head_dim_v, heads = (unsigned)p->kv_heads;
-    mxa_prepare_params params;
-    mxattn_status status = prepare_operand(r, &r->call->v, "v", &params);
-    params.payload = r->base + (uint64_t)r->l.v;
-    params.exponent = r->base + (uint64_t)r->l.v_exponent;
-    params.top = r->base + (uint64_t)r->l.top;
-    if (!status && mxa_dtype_is_wide(p->v.dtype)) {
-        params.mean = r->base + (uint64_t)r->l.mean;
-        params.partial = r->base + (uint64_t)r->l.partial;
-        status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_SUMS, groups_of(r, 1) / 4, heads,
-                                 head_dim, r->call->stream, &params);
-        if (!status) {
-            status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_MEAN, (unsigned)r->batch.batch,
-                                     heads, head_dim, r->call->stream, &params);
-        }
-    }
-    if (!status) {
-        status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_VALUES, groups_of(r, 1), heads,
-                                 head_dim, r->call->stream, &params);
-    }
-    return status;
 }
 
 static mxattn_status prepare_records(const run *r)
@@ -342,27 +340,47 @@ static mxattn_status prepare_records(const run *r)
     mxa_record_params params;
     memset(&params, 0, sizeof params);
     params.batch = r->batch;
+    params.q_heads = (int32_t)p->heads;
     params.kv_heads = (int32_t)p->kv_heads;
     params.head_dim_v = (int32_t)p->head_dim_v;
     params.rows = r->l.k_rows;
-    params.k_exponent = r->base + (uint64_t)r->l.k_exponent;
     params.v_exponent = r->base + (uint64_t)r->l.v_exponent;
     params.top = r->base + (uint64_t)r->l.top;
     params.v = r->base + (uint64_t)r->l.v;
     params.records = r->base + (uint64_t)r->l.records;
     params.v_scale = r->base + (uint64_t)r->l.v_scale;
-    params.q_heads = (int32_t)p->heads;
-    params.q_rows = r->l.q_rows;
-    params.q_exponent = r->base + (uint64_t)r->l.q_exponent;
-    params.q_scale = r->base + (uint64_t)r->l.q_scale;
     params.q_norm = r->base + (uint64_t)r->l.q_norm;
     params.k_norm = r->base + (uint64_t)r->l.k_norm;
     params.wide = r->base + (uint64_t)r->l.wide;
     params.bound = (float)(1 << MXA_FORWARD_BOUND_LOG2);
-    params.scale_log2e = (float)(r->plan->problem.softmax_scale * 1.4426950408889634);
-    const unsigned q = groups_of(r, 0), k = groups_of(r, 1);
-    return mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_RECORDS, ((q > k ? q : k) + 31) / 32,
-                           (unsigned)(p->kv_heads + p->heads), 32, r->call->stream, &params);
+    params.scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
+    return mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_RECORDS,
+                           ((unsigned)groups_of(r, 1) + 31) / 32, (unsigned)p->kv_heads, 32,
+                           r->call->stream, &params);
+}
+
+static mxattn_status prepare_params(const run *r, mxa_prepare_all_params *params)
+{
+    mxattn_status status = prepare_operand(r, &r->call->q, "q", &params->q);
+    if (!status) {
+        status = prepare_operand(r, &r->call->k, "k", &params->k);
+    }
+    if (!status) {
+        status = prepare_operand(r, &r->call->v, "v", &params->v);
+    }
+    params->q.payload = r->base + (uint64_t)r->l.q;
+    params->q.scale = r->base + (uint64_t)r->l.q_scale;
+    params->q.norm = r->base + (uint64_t)r->l.q_norm;
+    params->k.payload = r->base + (uint64_t)r->l.k;
+    params->k.scale = r->base + (uint64_t)r->l.records; /* a record's first word */
+    params->k.norm = r->base + (uint64_t)r->l.k_norm;
+    params->v.payload = r->base + (uint64_t)r->l.v;
+    params->v.exponent = r->base + (uint64_t)r->l.v_exponent;
+    if (mxa_dtype_is_wide(r->plan->problem.v.dtype)) {
+        params->v.mean = r->base + (uint64_t)r->l.mean;
+        params->v.partial = r->base + (uint64_t)r->l.partial;
+    }
+    return status;
 }
 
 /* Everything before the main kernel. */
@@ -370,38 +388,43 @@ static mxattn_status prepare_all(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_driver *driver = r->device->driver;
-    mxattn_status status = mxa_cuda_check(
-        driver->memset_async(r->base + (uint64_t)r->l.zeroed, 0,
-                             (size_t)(r->l.zeroed_end - r->l.zeroed), r->call->stream),
-        "cuMemsetD8Async");
+    const unsigned heads = (unsigned)p->kv_heads, head_dim = (unsigned)p->head_dim;
+    const int has_mean = mxa_dtype_is_wide(p->v.dtype);
+    mxa_prepare_all_params params;
+    mxattn_status status = prepare_params(r, &params);
+    if (!status) {
+        status = mxa_cuda_check(driver->memset_async(r->base + (uint64_t)r->l.zeroed, 0,
+                                                     (size_t)(r->l.zeroed_end - r->l.zeroed),
+                                                     r->call->stream),
+                                "cuMemsetD8Async");
+    }
     if (!status && r->batch.sequences) {
         status = schedule(r);
     }
-    mxa_prepare_params params;
     if (!status) {
-        status = prepare_operand(r, &r->call->q, "q", &params);
+        const unsigned q = (unsigned)params.q.groups, k = (unsigned)params.k.groups;
+        const mxa_kernel kernel =
+            p->q.dtype == MXATTN_BF16 && p->k.dtype == MXATTN_BF16 && p->v.dtype == MXATTN_BF16
+                ? MXA_KERNEL_PREPARE_OPERANDS_BF16
+                : MXA_KERNEL_PREPARE_OPERANDS;
+        status = mxa_cuda_launch(r->device, kernel, q > k ? q : k,
+                                 (unsigned)p->heads + (has_mean ? 2 : 1) * heads, head_dim,
+                                 r->call->stream, &params);
     }
-    if (!status) {
-        params.payload = r->base + (uint64_t)r->l.q;
-        params.exponent = r->base + (uint64_t)r->l.q_exponent;
-        params.norm = r->base + (uint64_t)r->l.q_norm;
-        status =
-            mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_ROWS, groups_of(r, 0), (unsigned)p->heads,
-                            (unsigned)p->head_dim, r->call->stream, &params);
+    if (!status && has_mean) {
+        status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_MEAN, (unsigned)r->batch.batch,
+                                 heads, head_dim, r->call->stream, &params.v);
     }
+    params.v.top = r->base + (uint64_t)r->l.top; /* and the second means are a correction */
     if (!status) {
-        status = prepare_operand(r, &r->call->k, "k", &params);
+        const mxa_kernel kernel =
+            p->v.dtype == MXATTN_BF16 ? MXA_KERNEL_PREPARE_VALUES_BF16 : MXA_KERNEL_PREPARE_VALUES;
+        status = mxa_cuda_launch(r->device, kernel, (unsigned)params.v.groups / 4, heads,
+                                 4 * head_dim, r->call->stream, &params.v);
     }
-    if (!status) {
-        params.payload = r->base + (uint64_t)r->l.k;
-        params.exponent = r->base + (uint64_t)r->l.k_exponent;
-        params.norm = r->base + (uint64_t)r->l.k_norm;
-        status =
-            mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_ROWS, groups_of(r, 1),
-                            (unsigned)p->kv_heads, (unsigned)p->head_dim, r->call->stream, &params);
-    }
-    if (!status) {
-        status = prepare_values(r);
+    if (!status && has_mean) {
+        status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_MEAN, (unsigned)r->batch.batch,
+                                 heads, head_dim, r->call->stream, &params.v);
     }
     return status ? status : prepare_records(r);
 }
@@ -544,7 +567,10 @@ mxattn_status mxa_cuda_prepare(const mxattn_plan *plan, const mxa_attention_call
 mxattn_status mxa_cuda_forward(const mxattn_plan *plan, const mxa_attention_call *call)
 {
     run r;
-    mxattn_status status = begin(&r, plan, call, call->prepared ? call->prepared : call->workspace);
+    mxattn_status status = check_alignment(plan, call);
+    if (!status) {
+        status = begin(&r, plan, call, call->prepared ? call->prepared : call->workspace);
+    }
     if (!status) {
         status = mxa_cuda_enter(r.device);
     }

@@ -1,4 +1,4 @@
-/* load.h: finding a row's sequence, and reading a chunk of a caller's tensor as FP32.
+/* load.h: finding a row's sequence, and reading a caller's tensor as FP32.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +26,7 @@ MXA_DEVICE void load_find(const mxa_gpu_batch *batch, int is_k_side, int row, lo
     if (batch->sequences == 0) {
         int padded = is_k_side ? batch->padded_k : batch->padded_q;
         int length = is_k_side ? batch->seqlen_k : batch->seqlen_q;
-        int sequence = row / padded;
+        int sequence = (int)((uint32_t)row / (uint32_t)padded);
         place->sequence = sequence;
         place->position = row - sequence * padded;
         place->outer = sequence;
@@ -91,69 +91,97 @@ MXA_DEVICE float load_power(uint32_t byte)
     return f32_bits(byte == 0 ? 0x00400000u : byte == 255 ? 0x7FC00000u : byte << 23);
 }
 
-/* 32 elements from (position, head, d0) on, as FP32: payload times scale. */
-MXA_DEVICE void load_chunk(const mxa_gpu_operand *from, const load_place *place, int position,
-                           int head, int d0, float *x)
+/* Element number of (position, head, d). */
+MXA_DEVICE uint64_t load_index(const mxa_gpu_operand *from, const load_place *place, int position,
+                               int head, int d)
 {
-    int64_t at = place->outer * from->stride_outer +
-                 (place->first + (int64_t)position) * from->stride_token +
-                 head * from->stride_head + d0;
-    if (from->type == MXA_GPU_F32) {
-        MXA_UNROLL
-        for (int i = 0; i < 32; i += 4) {
-            mxa_u32x4 v = dev_load_global_u32x4(from->data + 4 * (uint64_t)(at + i));
-            x[i] = f32_bits(v.x);
-            x[i + 1] = f32_bits(v.y);
-            x[i + 2] = f32_bits(v.z);
-            x[i + 3] = f32_bits(v.w);
-        }
-    } else if (from->type == MXA_GPU_BF16 || from->type == MXA_GPU_F16) {
-        int bf16 = from->type == MXA_GPU_BF16;
-        MXA_UNROLL
-        for (int i = 0; i < 32; i += 8) {
-            mxa_u32x4 v = dev_load_global_u32x4(from->data + 2 * (uint64_t)(at + i));
-            uint32_t w[4] = {v.x, v.y, v.z, v.w};
-            MXA_UNROLL
-            for (int j = 0; j < 4; j++) {
-                x[i + 2 * j] = bf16 ? f32_bits(w[j] << 16) : f32_from_f16_low(w[j]);
-                x[i + 2 * j + 1] = bf16 ? f32_bits(w[j] & 0xFFFF0000u) : f32_from_f16_high(w[j]);
-            }
-        }
-    } else {
-        int column_scales = from->scale_axis && from->block == MXA_GPU_COLUMN;
-        float scale = load_power(load_scale(from, place, position, head, d0));
-        MXA_UNROLL
-        for (int i = 0; i < 32; i += 16) {
-            mxa_u32x4 v = dev_load_global_u32x4(from->data + (uint64_t)(at + i));
-            uint32_t w[4] = {v.x, v.y, v.z, v.w};
-            MXA_UNROLL
-            for (int j = 0; j < 16; j += 2) {
-                uint32_t pair =
-                    f16x2_from_fp8x2(w[j / 4] >> (8 * (j % 4)), from->type == MXA_GPU_E5M2);
-                float a = scale, b = scale;
-                if (column_scales) {
-                    a = load_power(load_scale(from, place, position, head, d0 + i + j));
-                    b = load_power(load_scale(from, place, position, head, d0 + i + j + 1));
-                }
-                x[i + j] = mul_rn(f32_from_f16_low(pair), a);
-                x[i + j + 1] = mul_rn(f32_from_f16_high(pair), b);
-            }
-        }
+    return (uint64_t)(place->outer * from->stride_outer +
+                      (place->first + (int64_t)position) * from->stride_token +
+                      head * from->stride_head + d);
+}
+
+/* Four packed pairs of a wide 16-bit type to FP32. */
+MXA_DEVICE void load_unpack(mxa_u32x4 v, int bf16, float *x)
+{
+    uint32_t w[4] = {v.x, v.y, v.z, v.w};
+    MXA_UNROLL
+    for (int j = 0; j < 4; j++) {
+        x[2 * j] = bf16 ? f32_bits(w[j] << 16) : f32_from_f16_low(w[j]);
+        x[2 * j + 1] = bf16 ? f32_bits(w[j] & 0xFFFF0000u) : f32_from_f16_high(w[j]);
     }
 }
 
-/* One element of a wide tensor as FP32. */
-MXA_DEVICE float load_element(const mxa_gpu_operand *from, const load_place *place, int position,
-                              int head, int d)
+/* Eight FP8 elements times their scales. */
+MXA_DEVICE void load_fp8(const mxa_gpu_operand *from, const load_place *place, int position,
+                         int head, int d, float *x)
 {
-    uint64_t at = (uint64_t)(place->outer * from->stride_outer +
-                             (place->first + (int64_t)position) * from->stride_token +
-                             head * from->stride_head + d);
-    if (from->type == MXA_GPU_F32) {
-        return dev_load_global_f32(from->data + 4 * at);
+    mxa_u32x2 v = dev_load_global_u32x2(from->data + load_index(from, place, position, head, d));
+    uint32_t w[2] = {v.x, v.y};
+    int column_scales = from->scale_axis && from->block == MXA_GPU_COLUMN;
+    float scale = load_power(load_scale(from, place, position, head, d));
+    MXA_UNROLL
+    for (int j = 0; j < 8; j += 2) {
+        uint32_t pair = f16x2_from_fp8x2(w[j / 4] >> (8 * (j % 4)), from->type == MXA_GPU_E5M2);
+        float a = scale, b = scale;
+        if (column_scales) {
+            a = load_power(load_scale(from, place, position, head, d + j));
+            b = load_power(load_scale(from, place, position, head, d + j + 1));
+        }
+        x[j] = mul_rn(f32_from_f16_low(pair), a);
+        x[j + 1] = mul_rn(f32_from_f16_high(pair), b);
     }
-    uint32_t bits = dev_load_global_u16(from->data + 2 * at);
-    return from->type == MXA_GPU_BF16 ? f32_bits(bits << 16) : f32_from_f16_low(bits);
+}
+
+/* Elements d..d+7 of four tokens as FP32, x[8*i..] of position[i]; zeros beyond the sequence.
+ * `type` is from->type, a constant where the caller knows it. WHY a clamped address: four loads in
+ * flight, no branch around any. */
+MXA_DEVICE void load_rows(const mxa_gpu_operand *from, int type, const load_place *place,
+                          const int *position, int head, int d, float *x)
+{
+    mxa_u32x4 v[4];
+    int last = place->used - 1, bf16 = type == MXA_GPU_BF16;
+    if (last < 0 || position[0] > last) {
+        MXA_UNROLL
+        for (int i = 0; i < 32; i++) {
+            x[i] = 0.0f;
+        }
+        return;
+    }
+    if (bf16 || type == MXA_GPU_F16) {
+        mxa_global first = from->data + 2 * load_index(from, place, position[0], head, d);
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int at = position[i] < last ? position[i] : last;
+            v[i] = dev_load_global_u32x4(first + 2 * (uint64_t)(at - position[0]) *
+                                                     (uint64_t)from->stride_token);
+        }
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            load_unpack(v[i], bf16, x + 8 * i);
+        }
+    } else {
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            int at = position[i] < last ? position[i] : last;
+            if (type == MXA_GPU_F32) {
+                mxa_global word = from->data + 4 * load_index(from, place, at, head, d);
+                mxa_u32x4 a = dev_load_global_u32x4(word), b = dev_load_global_u32x4(word + 16);
+                uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                MXA_UNROLL
+                for (int j = 0; j < 8; j++) {
+                    x[8 * i + j] = f32_bits(w[j]);
+                }
+            } else {
+                load_fp8(from, place, at, head, d, x + 8 * i);
+            }
+        }
+    }
+    if (position[3] > last) {
+        MXA_UNROLL
+        for (int i = 0; i < 32; i++) {
+            x[i] = position[i / 8] > last ? 0.0f : x[i];
+        }
+    }
 }
 
 #endif

@@ -1,10 +1,12 @@
 /* prepare.cu: makes Hopper's private operand copies from any caller's tensors.
  *
- * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward). One CTA makes 32
- * tokens of one head: thread t holds 32 elements of token t / (D/32), so D threads in all.
- *   wide operands are first quantized as their block says (docs/format.md), as a producer would;
+ * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward).
+ *   wide q and k are first quantized as their block says (docs/format.md), as a producer would;
  *   then every value is folded to one exponent per 32 tokens. The fold is exact but for elements
  *   about 2^10 (q, k) or 2^14 (v) below the group's largest, which lose trailing bits.
+ *
+ * A thread holds 8 elements of 4 tokens: neighbouring threads read 16 bytes each of one token's
+ * row, and four loads are in flight. D threads make one group of 32 tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,45 +14,58 @@
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
 
-/* Shared memory: reduction words, then v's transposed tile with rows of 48 bytes. */
-enum { AT_REDUCE = 0, AT_TILE = 256, TILE_STRIDE = 48 };
+/* Shared memory: reduction words; then v's transposed tile, or the column sums. */
+enum { AT_REDUCE = 0, AT_SCALES = 240, AT_TILE = 256 };
 
 #define NOT_FINITE 0x7F800000u
 
-/* Largest of `x` over the threads whose lane agrees modulo `step` in all warps. */
-MXA_DEVICE uint32_t reduce_max(mxa_shared shared, uint32_t x, int step)
+MXA_DEVICE uint32_t max_u32(uint32_t a, uint32_t b)
 {
-    int lane = dev_thread() & 31, warp = dev_thread() >> 5, warps = dev_threads() >> 5;
+    return a > b ? a : b;
+}
+
+MXA_DEVICE uint32_t warp_max(uint32_t x)
+{
+    for (int mask = 1; mask < 32; mask <<= 1) {
+        x = max_u32(x, shuffle_xor_u32(x, mask));
+    }
+    return x;
+}
+
+/* Largest of `x` over the lanes that agree modulo `step`, and over `warps` warps from `first` on.
+ * All threads of the CTA. */
+MXA_DEVICE uint32_t reduce_max(mxa_shared shared, uint32_t x, int step, int first, int warps)
+{
+    int lane = dev_thread() & 31, warp = dev_thread() >> 5;
     for (int mask = step; mask < 32; mask <<= 1) {
-        uint32_t y = shuffle_xor_u32(x, mask);
-        x = x > y ? x : y;
+        x = max_u32(x, shuffle_xor_u32(x, mask));
     }
     cta_sync();
     if (lane < step) {
         dev_store_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(warp * step + lane), x);
     }
     cta_sync();
-    for (int w = 0; w < warps; w++) {
+    for (int w = first; w < first + warps; w++) {
         uint32_t y = dev_load_shared_u32(shared + AT_REDUCE +
                                          4 * (uint32_t)(w * step + (lane & (step - 1))));
-        x = x > y ? x : y;
+        x = max_u32(x, y);
     }
     return x;
 }
 
-MXA_DEVICE uint32_t chunk_max(const float *x)
+/* Bits of the largest magnitude of `count` values; above NOT_FINITE when one is NaN. */
+MXA_DEVICE uint32_t largest(const float *x, int count)
 {
-    uint32_t top = 0;
+    float top = 0.0f;
     MXA_UNROLL
-    for (int i = 0; i < 32; i++) {
-        uint32_t bits = bits_f32(x[i]) & 0x7FFFFFFFu;
-        top = bits > top ? bits : top;
+    for (int i = 0; i < count; i++) {
+        top = max_abs_nan_f32(top, x[i]);
     }
-    return top;
+    return bits_f32(top);
 }
 
-/* E8M0 byte of a block: docs/format.md, rounding. */
-MXA_DEVICE uint32_t scale_byte(uint32_t amax, int e5m2, int floor_rule)
+/* E8M0 byte of a block of E4M3: docs/format.md, rounding. */
+MXA_DEVICE uint32_t scale_byte(uint32_t amax, int floor_rule)
 {
     if (amax > NOT_FINITE) {
         return 255;
@@ -58,69 +73,14 @@ MXA_DEVICE uint32_t scale_byte(uint32_t amax, int e5m2, int floor_rule)
     if (amax == NOT_FINITE) {
         return 254;
     }
-    int byte = (int)(amax >> 23) - (e5m2 ? 15 : 8) + (!floor_rule && (amax & 0x7FFFFF) > 0x600000);
+    int byte = (int)(amax >> 23) - 8 + (!floor_rule && (amax & 0x7FFFFF) > 0x600000);
     return byte < 0 ? 0 : (uint32_t)byte;
 }
 
-/* x * 2^-exponent, exact while the result is normal; exponent in [-127, 127]. */
-MXA_DEVICE float scale_down(float x, int exponent)
+/* 2^-exponent, exponent in [-127, 127]: a product with it rounds only what E4M3 holds as 0. */
+MXA_DEVICE float inverse_power(int exponent)
 {
-    int half = exponent / 2;
-    return mul_rn(mul_rn(x, f32_bits((uint32_t)(127 - half) << 23)),
-                  f32_bits((uint32_t)(127 - (exponent - half)) << 23));
-}
-
-/* What the chunk's values become when its blocks are quantized to E4M3 (square or row). */
-MXA_DEVICE void quantize_chunk(mxa_shared shared, const mxa_gpu_operand *from, int chunks, float *x)
-{
-    uint32_t amax = chunk_max(x);
-    if (from->block == MXA_GPU_SQUARE) {
-        amax = reduce_max(shared, amax, chunks);
-    }
-    uint32_t byte = scale_byte(amax, 0, from->rounding);
-    float power = load_power(byte);
-    int exponent = (int)byte - 127;
-    MXA_UNROLL
-    for (int i = 0; i < 32; i += 4) {
-        uint32_t codes =
-            e4m3x4_from_f32(scale_down(x[i], exponent), scale_down(x[i + 1], exponent),
-                            scale_down(x[i + 2], exponent), scale_down(x[i + 3], exponent));
-        uint32_t low = f16x2_from_fp8x2(codes, 0), high = f16x2_from_fp8x2(codes >> 16, 0);
-        x[i] = mul_rn(f32_from_f16_low(low), power);
-        x[i + 1] = mul_rn(f32_from_f16_high(low), power);
-        x[i + 2] = mul_rn(f32_from_f16_low(high), power);
-        x[i + 3] = mul_rn(f32_from_f16_high(high), power);
-    }
-}
-
-/* One group's place, and its 32 elements a thread; zeros beyond the sequence. */
-typedef struct prepare_group {
-    load_place place;
-    int head, chunks, chunk, row; /* row inside the group */
-    int64_t group;
-} prepare_group;
-
-MXA_DEVICE void prepare_load(const mxa_prepare_params *params, mxa_shared shared, prepare_group *g,
-                             float *x)
-{
-    g->group = dev_block_x();
-    g->head = dev_block_y();
-    g->chunks = dev_threads() / 32;
-    g->chunk = dev_thread() % g->chunks;
-    g->row = dev_thread() / g->chunks;
-    load_find(&params->batch, params->is_k_side, (int)(g->group * MXA_PREPARE_GROUP), &g->place);
-    int position = g->place.position + g->row;
-    if (position < g->place.used) {
-        load_chunk(&params->from, &g->place, position, g->head, 32 * g->chunk, x);
-    } else {
-        MXA_UNROLL
-        for (int i = 0; i < 32; i++) {
-            x[i] = 0.0f;
-        }
-    }
-    if (params->from.type <= MXA_GPU_BF16 && params->mean == 0) {
-        quantize_chunk(shared, &params->from, g->chunks, x);
-    }
+    return load_power((uint32_t)(127 - exponent));
 }
 
 /* Smallest exponent e with amax / 2^e <= 1.75 * 2^8 (v), or <= 1.875 * 2^3 = 15 (q, k). */
@@ -131,88 +91,242 @@ MXA_DEVICE int fold_exponent(uint32_t amax, int is_v)
     return e < -126 ? -126 : e;
 }
 
-MXA_DEVICE void fold_chunk(const float *x, int exponent, uint32_t *codes)
+/* Packed FP16 of 8 elements of 4 tokens, and the group's exponent. */
+typedef struct prepare_folded {
+    uint32_t h[16]; /* x / 2^exponent: token i's pairs are h[4*i..] */
+    int exponent;   /* or MXA_EXPONENT_NONE, then h is not set */
+} prepare_folded;
+
+/* A block's exponent, and the factor onto E4M3's range; *most is its largest magnitude after
+ * rounding: rounding keeps order, so that is its largest value's. */
+MXA_DEVICE int block_scale(uint32_t amax, int floor_rule, float *inverse, uint32_t *most)
+{
+    uint32_t byte = scale_byte(amax, floor_rule);
+    int exponent = (int)byte - 127;
+    *inverse = byte == 255 ? f32_bits(0x7FC00000u) : inverse_power(exponent);
+    float top = mul_rn(f32_bits(amax), *inverse);
+    float code = f32_from_f16_low(f16x2_from_fp8x2(e4m3x4_from_f32(top, top, top, top), 0));
+    *most = bits_f32(mul_rn(code, load_power(byte))) & 0x7FFFFFFFu;
+    return exponent;
+}
+
+/* Eight values as E4M3 codes of a block, held in FP16. */
+MXA_DEVICE void block_round(const float *x, float inverse, uint32_t *h)
 {
     MXA_UNROLL
-    for (int i = 0; i < 32; i += 4) {
-        codes[i / 4] =
-            e4m3x4_from_f32(scale_down(x[i], exponent), scale_down(x[i + 1], exponent),
-                            scale_down(x[i + 2], exponent), scale_down(x[i + 3], exponent));
+    for (int j = 0; j < 8; j += 4) {
+        uint32_t codes = e4m3x4_from_f32(mul_rn(x[j], inverse), mul_rn(x[j + 1], inverse),
+                                         mul_rn(x[j + 2], inverse), mul_rn(x[j + 3], inverse));
+        h[j / 2] = f16x2_from_fp8x2(codes, 0);
+        h[j / 2 + 1] = f16x2_from_fp8x2(codes >> 16, 0);
     }
 }
 
-/* q and k: payload rows, exponent, and the largest norm of a row. */
-MXA_KERNEL_SMALL(128) mxa_sm90_prepare_rows(MXA_PARAMETERS(mxa_prepare_params, parameters))
+/* 2^(from - to) in both halves. */
+MXA_DEVICE uint32_t fold_factor(int from, int to)
 {
-    const mxa_prepare_params *params = &parameters;
-    const mxa_shared shared = dev_shared();
-    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
-        return;
-    }
-    float x[32];
-    prepare_group g;
-    prepare_load(params, shared, &g, x);
-    uint32_t amax = reduce_max(shared, chunk_max(x), 1);
-    int exponent = amax >= NOT_FINITE ? MXA_EXPONENT_NAN : fold_exponent(amax, 0);
-    uint32_t codes[8];
-    if (exponent == MXA_EXPONENT_NAN) {
+    int shift = from - to;
+    return f16x2_from_f32(load_power((uint32_t)(shift < -126 ? 1 : shift + 127)));
+}
+
+/* An operand that is quantized on the way in. WHY through FP16: a code times a power of two is
+ * exact there, or so small that E4M3 rounds it to 0 either way. */
+MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, const float *x,
+                          prepare_folded *f)
+{
+    const int chunks = dev_threads() / 8, warps = dev_threads() / 32;
+    uint32_t top = 0, factor[4];
+    int exponent[4];
+    if (from->block == MXA_GPU_SQUARE) {
+        float inverse;
+        uint32_t amax = largest(x, 32);
+        amax = max_u32(amax, shuffle_xor_u32(amax, 1));
+        amax = max_u32(amax, shuffle_xor_u32(amax, 2));
+        amax = reduce_max(shared, amax, chunks, 0, warps);
+        exponent[0] = block_scale(amax, from->rounding, &inverse, &top);
         MXA_UNROLL
-        for (int i = 0; i < 8; i++) {
-            codes[i] = 0x7F7F7F7Fu;
+        for (int i = 0; i < 4; i++) {
+            block_round(x + 8 * i, inverse, f->h + 4 * i);
         }
+        top = warp_max(top); /* every warp holds every block of the group */
+        f->exponent = top >= NOT_FINITE ? MXA_EXPONENT_NONE : fold_exponent(top, 0);
+        factor[0] = factor[1] = factor[2] = factor[3] = fold_factor(exponent[0], f->exponent);
     } else {
-        fold_chunk(x, exponent, codes);
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            float inverse;
+            uint32_t most, amax = largest(x + 8 * i, 8);
+            amax = max_u32(amax, shuffle_xor_u32(amax, 1));
+            amax = max_u32(amax, shuffle_xor_u32(amax, 2));
+            exponent[i] = block_scale(amax, from->rounding, &inverse, &most);
+            top = max_u32(top, most);
+            block_round(x + 8 * i, inverse, f->h + 4 * i);
+        }
+        top = reduce_max(shared, top, 1, 0, warps);
+        f->exponent = top >= NOT_FINITE ? MXA_EXPONENT_NONE : fold_exponent(top, 0);
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            factor[i] = fold_factor(exponent[i], f->exponent);
+        }
     }
-    int64_t row = g.group * MXA_PREPARE_GROUP + g.row;
-    mxa_global at =
-        params->payload + (uint64_t)((g.head * params->rows + row) * dev_threads() + 32 * g.chunk);
-    mxa_u32x4 first = {codes[0], codes[1], codes[2], codes[3]};
-    mxa_u32x4 second = {codes[4], codes[5], codes[6], codes[7]};
-    dev_store_global_u32x4(at, first);
-    dev_store_global_u32x4(at + 16, second);
-
-    float square = 0.0f;
     MXA_UNROLL
-    for (int i = 0; i < 32; i++) {
-        square = fma_rn(x[i], x[i], square);
-    }
-    for (int mask = 1; mask < g.chunks; mask <<= 1) {
-        square = add_rn(square, shuffle_xor_f32(square, mask));
-    }
-    uint32_t largest = reduce_max(shared, bits_f32(square), g.chunks);
-    if (dev_thread() == 0) {
-        uint64_t group = (uint64_t)(g.head * (params->rows / MXA_PREPARE_GROUP) + g.group);
-        dev_store_global_u32(params->exponent + 4 * group, (uint32_t)exponent);
-        float norm = sqrt_rn(f32_bits(largest));
-        dev_max_global_u32(
-            params->norm +
-                4 * ((uint64_t)g.place.sequence * (uint64_t)params->heads + (uint64_t)g.head),
-            bits_f32(norm) & 0x7FFFFFFFu);
+    for (int i = 0; i < 16; i++) {
+        f->h[i] = mul_f16x2(f->h[i], factor[i / 4]);
     }
 }
 
-/* Column sums of 128 tokens of v: one thread a dimension. */
-MXA_KERNEL_SMALL(128) mxa_sm90_prepare_sums(MXA_PARAMETERS(mxa_prepare_params, parameters))
+/* An MXFP8 operand: its values are exact in FP32, and folded in FP16 as above. */
+MXA_DEVICE void fold_given(mxa_shared shared, const float *x, prepare_folded *f)
 {
-    const mxa_prepare_params *params = &parameters;
-    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
-        return;
+    uint32_t top = reduce_max(shared, largest(x, 32), 1, 0, dev_threads() / 32);
+    f->exponent = top >= NOT_FINITE ? MXA_EXPONENT_NONE : fold_exponent(top, 0);
+    float inverse = f->exponent == MXA_EXPONENT_NONE ? 0.0f : inverse_power(f->exponent);
+    MXA_UNROLL
+    for (int i = 0; i < 16; i++) {
+        f->h[i] = f16x2_from_f32x2(mul_rn(x[2 * i], inverse), mul_rn(x[2 * i + 1], inverse));
     }
-    int head = dev_block_y(), d = dev_thread(), head_dim = dev_threads();
+}
+
+/* Largest squared norm of this warp's tokens, in units of the exponent's square. WHY FP16 sums of
+ * four: payloads are at most 15, and the norm only decides which kernel takes the tile. */
+MXA_DEVICE float fold_norm(const prepare_folded *f)
+{
+    float square[4];
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        uint32_t sum = 0;
+        MXA_UNROLL
+        for (int j = 0; j < 4; j++) {
+            sum = fma_f16x2(f->h[4 * i + j], f->h[4 * i + j], sum);
+        }
+        square[i] = add_rn(f32_from_f16_low(sum), f32_from_f16_high(sum));
+    }
+    /* Lane bits 0 and 1 pick a token while they are summed over, bits 2 and up are summed over. */
+    int odd = dev_thread() & 1, high = dev_thread() & 2;
+    float a = add_rn(odd ? square[1] : square[0], shuffle_xor_f32(odd ? square[0] : square[1], 1));
+    float b = add_rn(odd ? square[3] : square[2], shuffle_xor_f32(odd ? square[2] : square[3], 1));
+    float sum = add_rn(high ? b : a, shuffle_xor_f32(high ? a : b, 2));
+    for (int mask = 4; mask < dev_threads() / 8; mask <<= 1) {
+        sum = add_rn(sum, shuffle_xor_f32(sum, mask));
+    }
+    return f32_bits(warp_max(bits_f32(sum)));
+}
+
+/* q and k: payload rows, scale, and the largest norm of a row. One CTA a group of 32 tokens. */
+MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared, int type,
+                             int head)
+{
+    const int group = dev_block_x(), chunks = dev_threads() / 8;
+    const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
+    load_place place;
+    load_find(&params->batch, params->is_k_side, group * MXA_PREPARE_GROUP, &place);
+    int position[4] = {place.position + row, place.position + row + 8, place.position + row + 16,
+                       place.position + row + 24};
+    float x[32];
+    prepare_folded f;
+    load_rows(&params->from, type, &place, position, head, d, x);
+    if (type <= MXA_GPU_BF16) {
+        fold_wide(shared, &params->from, x, &f);
+    } else {
+        fold_given(shared, x, &f);
+    }
+    const int finite = f.exponent != MXA_EXPONENT_NONE;
+    mxa_global at =
+        params->payload +
+        (uint64_t)((head * params->rows + group * MXA_PREPARE_GROUP + row) * dev_threads() + d);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t *h = f.h + 4 * i;
+        dev_store_global_u32x2(at + (uint64_t)(8 * i * dev_threads()),
+                               finite ? e4m3x4_from_f16x2(h[0], h[1]) : 0x7F7F7F7Fu,
+                               finite ? e4m3x4_from_f16x2(h[2], h[3]) : 0x7F7F7F7Fu);
+    }
+    uint32_t scale = finite ? (uint32_t)(f.exponent + 127) << 23 : 0x7FC00000u;
+    float norm = mul_rn(sqrt_rn(fold_norm(&f)), f32_bits(scale));
+    if (dev_thread() == 0) {
+        uint64_t index = (uint64_t)(head * (params->rows / MXA_PREPARE_GROUP) + group);
+        dev_store_global_u32(params->scale + 16 * index, scale);
+    }
+    if ((dev_thread() & 31) == 0) {
+        uint64_t pair = (uint64_t)place.sequence * (uint64_t)params->heads + (uint64_t)head;
+        dev_max_global_u32(params->norm + 4 * pair, finite ? bits_f32(norm) : 0x7FC00000u);
+    }
+}
+
+/* Column sums of 128 tokens of a wide v. */
+MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int type,
+                             int head)
+{
+    const int head_dim = dev_threads(), chunks = head_dim / 8;
+    const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
     load_find(&params->batch, 1, dev_block_x() * MXA_PREPARE_CHUNK, &place);
-    int end = place.used - place.position;
-    end = end > MXA_PREPARE_CHUNK ? MXA_PREPARE_CHUNK : end;
-    float sum = 0.0f;
-    for (int i = 0; i < end; i++) {
-        sum = add_rn(sum, load_element(&params->from, &place, place.position + i, head, d));
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        int first = place.position + 32 * i + row;
+        int position[4] = {first, first + 8, first + 16, first + 24};
+        float x[32];
+        load_rows(&params->from, type, &place, position, head, d, x);
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            sum[j] = add_rn(sum[j], add_rn(add_rn(x[j], x[8 + j]), add_rn(x[16 + j], x[24 + j])));
+        }
     }
-    dev_store_global_f32(params->partial +
-                             4 * (uint64_t)((dev_block_x() * params->heads + head) * head_dim + d),
-                         sum);
+    MXA_UNROLL
+    for (int j = 0; j < 8; j++) {
+        dev_store_shared_f32(shared + AT_TILE + 4 * (uint32_t)(row * head_dim + d + j), sum[j]);
+    }
+    cta_sync();
+    float total = 0.0f;
+    for (int i = 0; i < 8; i++) {
+        total = add_rn(total, dev_load_shared_f32(shared + AT_TILE +
+                                                  4 * (uint32_t)(i * head_dim + dev_thread())));
+    }
+    dev_store_global_f32(
+        params->partial +
+            4 * (uint64_t)((dev_block_x() * params->heads + head) * head_dim + dev_thread()),
+        total);
 }
 
-/* The mean from those sums, in order. */
+/* First pass over q, k and v. y: q heads, kv heads of k, kv heads of v. D threads. type: of all
+ * three, or 0: each has its own. */
+MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type)
+{
+    const mxa_shared shared = dev_shared();
+    const mxa_gpu_batch *batch = &all->q.batch;
+    if (batch->status && dev_load_global_u32(batch->status)) {
+        return;
+    }
+    const int q_heads = all->q.heads, heads = q_heads + all->k.heads, y = dev_block_y();
+    if (y < heads) {
+        const mxa_prepare_params *params = y < q_heads ? &all->q : &all->k;
+        if (dev_block_x() < params->groups) {
+            prepare_rows(params, shared, type ? type : params->from.type,
+                         y < q_heads ? y : y - q_heads);
+        }
+    } else if (dev_block_x() < all->v.groups / 4) {
+        prepare_sums(&all->v, shared, type ? type : all->v.from.type, y - heads);
+    }
+}
+
+MXA_KERNEL_SMALL(128) mxa_sm90_prepare_operands(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+{
+    prepare_operands(&parameters, 0);
+}
+
+/* WHY an instance of its own: a sixth of the instructions, fewer registers. */
+MXA_KERNEL_SMALL(128)
+mxa_sm90_prepare_operands_bf16(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+{
+    prepare_operands(&parameters, MXA_GPU_BF16);
+}
+
+/* v's mean from those sums, in order. Again after v's copy is made (params->top given), whose
+ * column sums are there then: what the copy's mean is off is taken from the mean that the epilogue
+ * adds. WHY: BF16 values less a mean are never halfway between two E4M3 values, where rounding to
+ * even would favour neither; all round the mean's way, 1e-3 of the deviation, and O is no larger
+ * than 1/sqrt(keys) of it (relative error 5.6e-2 at 512 keys, 7.6e-2 at 8,192 without this). */
 MXA_KERNEL_SMALL(128) mxa_sm90_prepare_mean(MXA_PARAMETERS(mxa_prepare_params, parameters))
 {
     const mxa_prepare_params *params = &parameters;
@@ -229,151 +343,227 @@ MXA_KERNEL_SMALL(128) mxa_sm90_prepare_mean(MXA_PARAMETERS(mxa_prepare_params, p
         row = dev_load_global_i32(record + 36);
         used = dev_load_global_i32(record + 24);
     }
+    const int first = row / MXA_PREPARE_CHUNK, chunks = (used + MXA_PREPARE_CHUNK - 1) / 128;
+    const uint64_t step = 4 * (uint64_t)(params->heads * head_dim);
+    mxa_global at = params->partial + (uint64_t)first * step + 4 * (uint64_t)(head * head_dim + d);
     float sum = 0.0f;
-    for (int i = 0; i < used; i += MXA_PREPARE_CHUNK) {
-        int chunk = (row + i) / MXA_PREPARE_CHUNK;
-        sum = add_rn(sum, dev_load_global_f32(
-                              params->partial +
-                              4 * (uint64_t)((chunk * params->heads + head) * head_dim + d)));
+    int i = 0;
+    for (; i + 8 <= chunks; i += 8) {
+        float x[8];
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            x[j] = dev_load_global_f32(at + (uint64_t)(i + j) * step);
+        }
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            sum = add_rn(sum, x[j]);
+        }
+    }
+    for (; i < chunks; i++) {
+        sum = add_rn(sum, dev_load_global_f32(at + (uint64_t)i * step));
     }
     float mean = used > 0 ? sum / (float)used : 0.0f;
     if ((bits_f32(mean) & 0x7FFFFFFFu) >= NOT_FINITE) {
         mean = 0.0f;
     }
-    dev_store_global_f32(
-        params->mean + 4 * (uint64_t)((sequence * params->heads + head) * head_dim + d), mean);
+    mxa_global to = params->mean + 4 * (uint64_t)((sequence * params->heads + head) * head_dim + d);
+    if (params->top) {
+        mean = add_rn(dev_load_global_f32(to), -mean);
+    }
+    dev_store_global_f32(to, mean);
 }
 
-/* v: transposed payload with permuted keys, exponent, and the sequence's largest exponent. */
-MXA_KERNEL_SMALL(128) mxa_sm90_prepare_values(MXA_PARAMETERS(mxa_prepare_params, parameters))
+/* Word of dimension d's row of 33 in v's tile. WHY the odd row and two words more every 32: a
+ * warp's stores (8 columns apart) and loads then fall in 32 banks. */
+MXA_DEVICE mxa_shared values_word(mxa_shared shared, int d, int word)
 {
-    const mxa_prepare_params *params = &parameters;
+    return shared + AT_TILE + 4 * (uint32_t)(33 * d + 2 * (d >> 5) + word);
+}
+
+/* Sum of 16 E4M3 codes. */
+MXA_DEVICE float sum_codes(mxa_u32x4 v)
+{
+    uint32_t w[4] = {v.x, v.y, v.z, v.w}, sum = 0;
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum = add_f16x2(sum, add_f16x2(f16x2_from_fp8x2(w[i], 0), f16x2_from_fp8x2(w[i] >> 16, 0)));
+    }
+    return add_rn(f32_from_f16_low(sum), f32_from_f16_high(sum));
+}
+
+/* v: transposed payload with permuted keys, exponents, and the sequence's largest. One CTA makes
+ * 128 tokens; 4*D threads, D for each group. x counts down: the first pass ended with the last
+ * tokens, which L2 still holds. */
+MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type)
+{
     const mxa_shared shared = dev_shared();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
+    const int head_dim = dev_threads() / 4, chunks = head_dim / 8, head = dev_block_y();
+    const int block = dev_grid_x() - 1 - dev_block_x();
+    const int group = dev_thread() / head_dim, thread = dev_thread() % head_dim;
+    const int d = thread % chunks * 8, quad = thread / chunks;
+    load_place place;
+    load_find(&params->batch, 1, block * MXA_PREPARE_CHUNK, &place);
+    /* Slots 4*quad.. of the group hold keys 16*(quad/4) + {2c, 2c+1, 2c+8, 2c+9}, c = quad % 4. */
+    const int first =
+        place.position + group * MXA_PREPARE_GROUP + 16 * (quad >> 2) + 2 * (quad & 3);
+    int position[4] = {first, first + 1, first + 8, first + 9};
     float x[32];
-    prepare_group g;
-    prepare_load(params, shared, &g, x);
-    int head_dim = dev_threads();
-    if (params->mean && params->partial && g.place.position + g.row < g.place.used) {
-        mxa_global mean =
-            params->mean +
-            4 * (uint64_t)((g.place.sequence * params->heads + g.head) * head_dim + 32 * g.chunk);
+    load_rows(&params->from, type, &place, position, head, d, x);
+    if (params->mean && params->partial) {
+        mxa_global at =
+            params->mean + 4 * (uint64_t)((place.sequence * params->heads + head) * head_dim + d);
+        mxa_u32x4 a = dev_load_global_u32x4(at), b = dev_load_global_u32x4(at + 16);
+        uint32_t mean[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         MXA_UNROLL
         for (int i = 0; i < 32; i++) {
-            x[i] = add_rn(x[i], -dev_load_global_f32(mean + 4 * (uint64_t)i));
+            if (position[i / 8] < place.used) {
+                x[i] = add_rn(x[i], -f32_bits(mean[i % 8]));
+            }
         }
     }
-    uint32_t amax = reduce_max(shared, chunk_max(x), 1);
-    int exponent = amax >= NOT_FINITE ? MXA_EXPONENT_NAN : fold_exponent(amax, 1);
-    uint32_t codes[8];
-    if (exponent != MXA_EXPONENT_NAN) {
-        fold_chunk(x, exponent, codes);
+    uint32_t amax = reduce_max(shared, largest(x, 32), 1, group * head_dim / 32, head_dim / 32);
+    const int finite = amax < NOT_FINITE;
+    int exponent = fold_exponent(amax, 1);
+    float inverse = finite ? inverse_power(exponent) : 0.0f;
+    if (thread == 0) {
+        float scale = finite ? f32_bits((uint32_t)(exponent + 127) << 23) : 0.0f;
+        dev_store_shared_f32(shared + AT_SCALES + 4 * (uint32_t)group, scale);
     }
-    /* Key k of a group of 16 goes to slot 4*((k%8)/2) + 2*(k/8) + k%2. */
-    int k = g.row & 15;
-    int slot = (g.row & 16) + 4 * ((k & 7) >> 1) + 2 * (k >> 3) + (k & 1);
     MXA_UNROLL
-    for (int i = 0; i < 32; i++) {
-        uint32_t code =
-            exponent == MXA_EXPONENT_NAN ? 0x7Fu : codes[i / 4] >> (8 * (i % 4)) & 0xFFu;
-        dev_store_shared_u8(shared + AT_TILE + (uint32_t)((32 * g.chunk + i) * TILE_STRIDE + slot),
-                            code);
+    for (int i = 0; i < 8; i++) {
+        uint32_t codes = e4m3x4_from_f32(mul_rn(x[i], inverse), mul_rn(x[8 + i], inverse),
+                                         mul_rn(x[16 + i], inverse), mul_rn(x[24 + i], inverse));
+        dev_store_shared_u32(values_word(shared, d + i, 8 * group + quad),
+                             finite ? codes : 0x7F7F7F7Fu);
     }
     cta_sync();
-    int d = dev_thread();
-    mxa_global at = params->payload + (uint64_t)((g.head * (int64_t)head_dim + d) * params->rows +
-                                                 g.group * MXA_PREPARE_GROUP);
-    dev_store_global_u32x4(at,
-                           dev_load_shared_u32x4(shared + AT_TILE + (uint32_t)(d * TILE_STRIDE)));
-    dev_store_global_u32x4(
-        at + 16, dev_load_shared_u32x4(shared + AT_TILE + (uint32_t)(d * TILE_STRIDE + 16)));
-    if (dev_thread() == 0) {
-        uint64_t group = (uint64_t)(g.head * (params->rows / MXA_PREPARE_GROUP) + g.group);
-        dev_store_global_u32(params->exponent + 4 * group, (uint32_t)exponent);
-        if (exponent != MXA_EXPONENT_NAN && amax != 0) {
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int index = dev_thread() + i * dev_threads();
+        int row = index / 8, part = index % 8;
+        mxa_u32x4 v;
+        v.x = dev_load_shared_u32(values_word(shared, row, 4 * part));
+        v.y = dev_load_shared_u32(values_word(shared, row, 4 * part + 1));
+        v.z = dev_load_shared_u32(values_word(shared, row, 4 * part + 2));
+        v.w = dev_load_shared_u32(values_word(shared, row, 4 * part + 3));
+        dev_store_global_u32x4(params->payload +
+                                   (uint64_t)((head * (int64_t)head_dim + row) * params->rows +
+                                              block * MXA_PREPARE_CHUNK + 16 * part),
+                               v);
+        if (params->partial) {
+            float sum = mul_rn(sum_codes(v),
+                               dev_load_shared_f32(shared + AT_SCALES + 4 * (uint32_t)(part / 2)));
+            sum = add_rn(sum, shuffle_xor_f32(sum, 1));
+            sum = add_rn(sum, shuffle_xor_f32(sum, 2));
+            sum = add_rn(sum, shuffle_xor_f32(sum, 4));
+            if (part == 0) {
+                int64_t to = ((int64_t)block * params->heads + head) * head_dim + row;
+                dev_store_global_f32(params->partial + 4 * (uint64_t)to, sum);
+            }
+        }
+    }
+    if (thread == 0) {
+        uint64_t at = (uint64_t)(head * (params->rows / MXA_PREPARE_GROUP) + 4 * block + group);
+        const int some = finite && amax != 0;
+        dev_store_global_u32(params->exponent + 4 * at,
+                             (uint32_t)(some ? exponent : MXA_EXPONENT_NONE));
+        if (some) {
             dev_max_global_u32(
                 params->top +
-                    4 * ((uint64_t)g.place.sequence * (uint64_t)params->heads + (uint64_t)g.head),
+                    4 * ((uint64_t)place.sequence * (uint64_t)params->heads + (uint64_t)head),
                 (uint32_t)(exponent + 1024));
         }
     }
 }
 
-/* Records of 32 groups' keys: one warp a CTA, one thread a group. y: kv_heads, then q heads. */
+MXA_KERNEL_SMALL(512) mxa_sm90_prepare_values(MXA_PARAMETERS(mxa_prepare_params, parameters))
+{
+    prepare_values(&parameters, parameters.from.type);
+}
+
+MXA_KERNEL_SMALL(512) mxa_sm90_prepare_values_bf16(MXA_PARAMETERS(mxa_prepare_params, parameters))
+{
+    prepare_values(&parameters, MXA_GPU_BF16);
+}
+
+/* Moves a group's payload of v down by 2^excess (negative); the whole warp. */
+MXA_DEVICE void shift_values(const mxa_record_params *params, int head, int64_t group, int excess)
+{
+    float factor = excess < -126 ? 0.0f : f32_bits((uint32_t)(excess + 127) << 23);
+    for (int d = dev_thread() & 31; d < params->head_dim_v; d += 32) {
+        mxa_global row =
+            params->v + (uint64_t)((head * (int64_t)params->head_dim_v + d) * params->rows +
+                                   group * MXA_PREPARE_GROUP);
+        for (int i = 0; i < 32; i += 4) {
+            uint32_t codes = dev_load_global_u32(row + (uint64_t)i);
+            uint32_t a = f16x2_from_fp8x2(codes, 0), b = f16x2_from_fp8x2(codes >> 16, 0);
+            dev_store_global_u32(row + (uint64_t)i,
+                                 e4m3x4_from_f32(mul_rn(f32_from_f16_low(a), factor),
+                                                 mul_rn(f32_from_f16_high(a), factor),
+                                                 mul_rn(f32_from_f16_low(b), factor),
+                                                 mul_rn(f32_from_f16_high(b), factor)));
+        }
+    }
+}
+
+/* A sequence and kv head whose scores may exceed the FP16 bound set `wide`. */
+MXA_DEVICE void mark_wide(const mxa_record_params *params, int sequence, int head)
+{
+    uint64_t pair = (uint64_t)sequence * (uint64_t)params->kv_heads + (uint64_t)head;
+    float most = mul_rn(dev_load_global_f32(params->k_norm + 4 * pair), params->scale_log2e);
+    int heads = params->q_heads / params->kv_heads;
+    for (int h = head * heads; h < (head + 1) * heads; h++) {
+        uint64_t at = (uint64_t)sequence * (uint64_t)params->q_heads + (uint64_t)h;
+        float logit = mul_rn(most, dev_load_global_f32(params->q_norm + 4 * at));
+        if (!(logit < params->bound && logit > -params->bound)) {
+            dev_max_global_u32(params->wide, 1);
+        }
+    }
+}
+
+/* V's part of the records of 32 groups of keys: one warp a CTA, one thread a group. y: kv heads. */
 MXA_KERNEL_SMALL(32) mxa_sm90_prepare_records(MXA_PARAMETERS(mxa_record_params, parameters))
 {
     const mxa_record_params *params = &parameters;
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
-    int64_t group = 32 * (int64_t)dev_block_x() + dev_thread(); /* of 32 rows */
-    if (dev_block_y() >= params->kv_heads) {
-        int64_t groups = params->q_rows / MXA_PREPARE_GROUP;
-        if (group < groups) {
-            uint64_t at = (uint64_t)((dev_block_y() - params->kv_heads) * groups + group);
-            int exponent = dev_load_global_i32(params->q_exponent + 4 * at);
-            dev_store_global_u32(params->q_scale + 4 * at, exponent == MXA_EXPONENT_NAN
-                                                               ? 0x7FC00000u
-                                                               : (uint32_t)(exponent + 127) << 23);
+    const int64_t groups = params->rows / MXA_PREPARE_GROUP, first = 32 * (int64_t)dev_block_x();
+    const int64_t group = first + dev_thread();
+    const int head = dev_block_y();
+    int shift = 0;
+    if (group < groups) {
+        uint64_t at = (uint64_t)(head * groups + group);
+        load_place place;
+        load_find(&params->batch, 1, (int)(group * MXA_PREPARE_GROUP), &place);
+        uint64_t pair = (uint64_t)place.sequence * (uint64_t)params->kv_heads + (uint64_t)head;
+        int top = dev_load_global_i32(params->top + 4 * pair) - 1024;
+        if (top == -1024) {
+            top = 0; /* every finite value is zero */
         }
-        return;
-    }
-    int64_t groups = params->rows / MXA_PREPARE_GROUP;
-    if (group >= groups) {
-        return;
-    }
-    int head = dev_block_y();
-    uint64_t at = (uint64_t)(head * groups + group);
-    load_place place;
-    load_find(&params->batch, 1, (int)(group * MXA_PREPARE_GROUP), &place);
-    uint64_t pair = (uint64_t)place.sequence * (uint64_t)params->kv_heads + (uint64_t)head;
-    int top = dev_load_global_i32(params->top + 4 * pair) - 1024;
-    if (top == -1024) {
-        top = 0; /* every finite value is zero */
-    }
-    int k = dev_load_global_i32(params->k_exponent + 4 * at);
-    int v = dev_load_global_i32(params->v_exponent + 4 * at);
-    int shift = v == MXA_EXPONENT_NAN ? 0 : v - top;
-    if (shift < -14) {
+        int v = dev_load_global_i32(params->v_exponent + 4 * at);
+        shift = v == MXA_EXPONENT_NONE ? 0 : v - top;
         /* WHY -14: P's exponent and the undoing factor stay within FP16. The payload moves down by
          * the rest; what it loses is below 2^-14 of the sequence's largest value. */
-        float factor = shift + 14 < -126 ? 0.0f : f32_bits((uint32_t)(shift + 14 + 127) << 23);
-        for (int d = 0; d < params->head_dim_v; d++) {
-            mxa_global row =
-                params->v + (uint64_t)((head * (int64_t)params->head_dim_v + d) * params->rows +
-                                       group * MXA_PREPARE_GROUP);
-            for (int i = 0; i < 32; i += 4) {
-                uint32_t codes = dev_load_global_u32(row + (uint64_t)i);
-                uint32_t a = f16x2_from_fp8x2(codes, 0), b = f16x2_from_fp8x2(codes >> 16, 0);
-                dev_store_global_u32(row + (uint64_t)i,
-                                     e4m3x4_from_f32(mul_rn(f32_from_f16_low(a), factor),
-                                                     mul_rn(f32_from_f16_high(a), factor),
-                                                     mul_rn(f32_from_f16_low(b), factor),
-                                                     mul_rn(f32_from_f16_high(b), factor)));
-            }
+        int kept = shift < -14 ? -14 : shift;
+        mxa_global record = params->records + 16 * at;
+        dev_store_global_f32(record + 4, (float)kept);
+        dev_store_global_u32x2(record + 8, f16x2_from_f32((float)kept),
+                               f16x2_from_f32(f32_bits((uint32_t)(127 - kept) << 23)));
+        if (place.position == 0) {
+            mark_wide(params, place.sequence, head);
+            dev_store_global_u32(params->v_scale + 4 * pair, (uint32_t)(top + 127) << 23);
         }
-        shift = -14;
     }
-    mxa_u32x4 record;
-    record.x = k == MXA_EXPONENT_NAN ? 0x7FC00000u : (uint32_t)(k + 127) << 23;
-    record.y = bits_f32((float)shift);
-    record.z = f16x2_from_f32((float)shift);
-    record.w = f16x2_from_f32(f32_bits((uint32_t)(127 - shift) << 23));
-    dev_store_global_u32x4(params->records + 16 * at, record);
-    if (place.position == 0) {
-        float most = mul_rn(dev_load_global_f32(params->k_norm + 4 * pair), params->scale_log2e);
-        int group = params->q_heads / params->kv_heads;
-        for (int h = head * group; h < (head + 1) * group; h++) {
-            float logit = mul_rn(
-                most, dev_load_global_f32(params->q_norm + 4 * ((uint64_t)place.sequence *
-                                                                    (uint64_t)params->q_heads +
-                                                                (uint64_t)h)));
-            if (!(logit < params->bound && logit > -params->bound)) {
-                dev_max_global_u32(params->wide, 1);
+    if (warp_any(shift < -14)) {
+        for (int lane = 0; lane < 32; lane++) {
+            int of_lane = shuffle_i32(shift, lane);
+            if (of_lane < -14) {
+                shift_values(params, head, first + lane, of_lane + 14);
             }
         }
-        dev_store_global_u32(params->v_scale + 4 * pair, (uint32_t)(top + 127) << 23);
     }
 }

@@ -15,30 +15,36 @@ typedef struct mxa_prepare_params {
     mxa_gpu_batch batch;
     int32_t is_k_side; /* rows, lengths and numbers of k rather than q */
     int32_t heads;
+    int32_t groups;      /* of 32 rows that this run fills */
     int64_t rows;        /* of the private copy, a multiple of 32 (q) or 128 (k, v) */
     mxa_global payload;  /* q, k: [head][row][D]; v: [head][D][row] */
-    mxa_global exponent; /* int32 [head][row/32]; MXA_EXPONENT_NAN where a value is not finite */
+    mxa_global scale;    /* q, k: FP32 2^exponent, one in 16 bytes, [head][row/32] */
+    mxa_global exponent; /* v: int32 [head][row/32], or MXA_EXPONENT_NONE */
     mxa_global norm;     /* q, k: FP32 bits [sequence][head], largest |row|; zeroed before */
-    mxa_global top;      /* v: uint32 [sequence][head], largest exponent + 1024; zeroed before */
+    mxa_global top;      /* v: uint32 [sequence][head], largest exponent + 1024; zeroed before; 0 in
+                          * the first pass */
     mxa_global mean;     /* v: FP32 [sequence][head][D], or 0 */
-    mxa_global partial;  /* v: FP32 [row/128][head][D] column sums, where the mean is made here */
+    mxa_global partial;  /* v: FP32 [row/128][head][D] column sums of v, then of its copy, or 0 */
 } mxa_prepare_params;
 
-enum { MXA_EXPONENT_NAN = 0x7FFF };
+/* A group whose values are all zero, or not all finite. */
+enum { MXA_EXPONENT_NONE = 0x7FFF };
 
-/* Joins K's and V's exponents into records. */
+/* q, k and, where its mean is made, v. */
+typedef struct mxa_prepare_all_params {
+    mxa_prepare_params q, k, v;
+} mxa_prepare_all_params;
+
+/* Adds V's exponents to the records, and decides which kernel takes the tiles. */
 typedef struct mxa_record_params {
     mxa_gpu_batch batch;
-    int32_t kv_heads, head_dim_v;
+    int32_t q_heads, kv_heads, head_dim_v;
     int64_t rows;
-    mxa_global k_exponent, v_exponent; /* int32 [kv_head][row/32] */
+    mxa_global v_exponent; /* int32 [kv_head][row/32] */
     mxa_global top;
-    mxa_global v;       /* payload, shifted here where a group lies 2^14 below the largest */
-    mxa_global records; /* mxa_key_record */
-    mxa_global v_scale; /* FP32 [sequence][kv_head] */
-    int32_t q_heads;
-    int64_t q_rows;
-    mxa_global q_exponent, q_scale;
+    mxa_global v;              /* payload, shifted where a group lies 2^14 below the largest */
+    mxa_global records;        /* mxa_key_record */
+    mxa_global v_scale;        /* FP32 [sequence][kv_head] */
     mxa_global q_norm, k_norm; /* largest |row| of each sequence and head */
     mxa_global wide;           /* uint32, zeroed before: 1 where scores may exceed `bound` */
     float scale_log2e, bound;

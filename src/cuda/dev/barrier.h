@@ -46,6 +46,14 @@ MXA_DEVICE int shuffle_up_i32(int x, int delta)
     return y;
 }
 
+/* Value of lane `lane`. 9.7.9.6 */
+MXA_DEVICE int shuffle_i32(int x, int lane)
+{
+    int y;
+    asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(y) : "r"(x), "r"(lane));
+    return y;
+}
+
 /* Lane 0's value: tells the compiler that x is the same in the whole warp. */
 MXA_DEVICE int warp_uniform(int x)
 {

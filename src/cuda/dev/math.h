@@ -74,6 +74,14 @@ MXA_DEVICE float max_f32(float a, float b)
     return y;
 }
 
+/* max(a, |b|); a NaN wins. */
+MXA_DEVICE float max_abs_nan_f32(float a, float b)
+{
+    float y;
+    asm("{\n.reg .f32 t;\nabs.f32 t, %2;\nmax.NaN.f32 %0, %1, t;\n}" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 MXA_DEVICE float ceil_f32(float x)
 {
     float y;

@@ -59,6 +59,14 @@ MXA_DEVICE mxa_u32x4 dev_load_global_u32x4(mxa_global at)
     return v;
 }
 
+/* 8 bytes; at is a multiple of 8. */
+MXA_DEVICE mxa_u32x2 dev_load_global_u32x2(mxa_global at)
+{
+    mxa_u32x2 v;
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
+    return v;
+}
+
 MXA_DEVICE void dev_store_global_u8(mxa_global at, uint32_t x)
 {
     asm volatile("st.global.u8 [%0], %1;" ::"l"(at), "r"(x) : "memory");
@@ -136,6 +144,11 @@ MXA_DEVICE void dev_store_shared_u32(mxa_shared at, uint32_t x)
 MXA_DEVICE void dev_store_shared_f32(mxa_shared at, float x)
 {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+
+MXA_DEVICE void dev_store_shared_u32x2(mxa_shared at, uint32_t x, uint32_t y)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
 }
 
 MXA_DEVICE void dev_store_shared_u32x4(mxa_shared at, mxa_u32x4 v)

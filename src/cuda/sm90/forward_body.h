@@ -17,14 +17,15 @@
  *   consumers                4..4*CONSUMERS+3  160 (3 warpgroups) or 232 (2)
  *
  * Shared memory (from a multiple of 1024)
- *   Q       2 x [64*CONSUMERS][D]   double-buffered over tiles
+ *   Q       2 x [64*CONSUMERS][D]   double-buffered over tiles; a warp's rows stage its O
  *   K       STAGES x [128][D]
  *   V       STAGES x [D][128]
  *   records STAGES x 4 x 16
+ *   tiles   2 x FORWARD_TILE_BYTES  beside Q
  *   barriers
  *
  * Barriers       count          arrives                        waits       first parity
- *   q_full[2]    1 + bytes      producer, TMA                  consumers   0
+ *   q_full[2]    1 + bytes      producer, TMA (Q and tile)     consumers   0
  *   q_empty[2]   4*CONSUMERS    a lane of each consumer warp   producer    1
  *   k_full[S]    1 + bytes      producer, TMA (K and records)  consumers   0
  *   k_empty[S]   4*CONSUMERS    a lane of each consumer warp   producer    1
@@ -58,8 +59,10 @@
 #define AT_K         (AT_Q + 2 * Q_BYTES)
 #define AT_V         (AT_K + STAGES * K_BYTES)
 #define AT_RECORDS   (AT_V + STAGES * V_BYTES)
-#define AT_BARRIERS  (AT_RECORDS + STAGES * RECORD_BYTES)
+#define AT_TILES     (AT_RECORDS + STAGES * RECORD_BYTES)
+#define AT_BARRIERS  (AT_TILES + 2 * FORWARD_TILE_BYTES)
 #define SHARED_BYTES (AT_BARRIERS + 8 * (4 + 4 * STAGES) + 1024)
+#define TILE(s)      (shared + AT_TILES + (s)*FORWARD_TILE_BYTES)
 #define Q_FULL(s)    (shared + AT_BARRIERS + 8 * (s))
 #define Q_EMPTY(s)   (shared + AT_BARRIERS + 16 + 8 * (s))
 #define K_FULL(s)    (shared + AT_BARRIERS + 32 + 8 * (s))
@@ -91,23 +94,45 @@ MXA_STATIC_ASSERT(K_BYTES % 1024 == 0 && Q_BYTES % 1024 == 0, "swizzle atoms sta
 #define FORWARD_MMA_VALUES wgmma_rs_m64n128_f32
 #endif
 
-/* load: the producer walks the same tiles and blocks as the consumers. */
+/* load_queries: Q, the tile and what belongs to its rows. */
+MXA_DEVICE void FORWARD(load_queries)(const mxa_forward_params *params, mxa_shared shared,
+                                      const forward_tile *tile, int count)
+{
+    const int stage = count & 1;
+    const uint32_t scale_bytes = TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
+    mbarrier_wait(Q_EMPTY(stage), (uint32_t)(count >> 1 & 1) ^ 1);
+    forward_tile_write(params, tile, TILE(stage));
+    mbarrier_arrive_expect(Q_FULL(stage),
+                           Q_BYTES + scale_bytes + (params->v_mean ? 4 * FORWARD_D : 0));
+    tma_load_3d(shared + AT_Q + stage * Q_BYTES, &params->q_map, 0, tile->q_row, tile->head,
+                Q_FULL(stage));
+    bulk_load(TILE(stage) + FORWARD_TILE_SCALES,
+              params->q_scale + ((uint64_t)(tile->head * (params->q_rows / MXA_FORWARD_GROUP)) +
+                                 (uint64_t)(tile->q_row / MXA_FORWARD_GROUP)) *
+                                    MXA_FORWARD_RECORD,
+              scale_bytes, Q_FULL(stage));
+    if (params->v_mean) {
+        bulk_load(TILE(stage) + FORWARD_TILE_MEAN,
+                  params->v_mean + (uint64_t)(tile->sequence * (params->heads / params->group) +
+                                              tile->head / params->group) *
+                                       (4 * FORWARD_D),
+                  4 * FORWARD_D, Q_FULL(stage));
+    }
+}
+
+/* load: the producer walks the tiles and their blocks, and ends with a tile of no queries. */
 MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared shared, int wide)
 {
-    int q_count = 0, step = 0;
-    for (int index = dev_block_x(); index < forward_tile_count(params, ENTRY_Q, TILE_Q);
-         index += dev_grid_x()) {
+    const int pieces = forward_tile_count(params, ENTRY_Q, TILE_Q);
+    int count = 0, step = 0;
+    for (int round = 0; round * dev_grid_x() < pieces; round++) {
+        const int index = forward_tile_index(round);
         forward_tile tile;
-        if (!forward_tile_find(params, index, ENTRY_Q, TILE_Q, wide, &tile)) {
+        if (index >= pieces || !forward_tile_find(params, index, ENTRY_Q, TILE_Q, wide, &tile)) {
             continue;
         }
         int kv_head = tile.head / params->group;
-        int q_stage = q_count & 1;
-        mbarrier_wait(Q_EMPTY(q_stage), (uint32_t)(q_count >> 1 & 1) ^ 1);
-        mbarrier_arrive_expect(Q_FULL(q_stage), Q_BYTES);
-        tma_load_3d(shared + AT_Q + q_stage * Q_BYTES, &params->q_map, 0, tile.q_row, tile.head,
-                    Q_FULL(q_stage));
-        q_count++;
+        FORWARD(load_queries)(params, shared, &tile, count++);
         mxa_global records =
             params->records + ((uint64_t)(kv_head * (params->k_rows / MXA_FORWARD_GROUP)) +
                                (uint64_t)(tile.k_row / MXA_FORWARD_GROUP)) *
@@ -127,6 +152,9 @@ MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared share
                         kv_head, V_FULL(stage));
         }
     }
+    mbarrier_wait(Q_EMPTY(count & 1), (uint32_t)(count >> 1 & 1) ^ 1);
+    dev_store_shared_u32(TILE(count & 1) + FORWARD_TILE_BLOCKS + 8, 0xFFFFFFFFu);
+    mbarrier_arrive(Q_FULL(count & 1));
 }
 
 /* scores: S = Q K^T of one block, issued and committed, not waited for. */
@@ -144,18 +172,18 @@ MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, mxa_shared k)
 }
 
 /* softmax: S to P of one block, row maxima and sums moved on. */
-MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward_tile *tile,
+MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward_own *own,
                                  int block, mxa_shared record, FORWARD_SCORE *s, forward_rows *rows)
 {
 #if FORWARD_F16
     uint32_t scale[4];
-    forward_scales_f16(record, tile->q_scale, scale);
+    forward_scales_f16(record, own->q_scale, scale);
 #else
-    forward_logits_f32(s, record, tile->q_scale, params->softcap_log2e);
+    forward_logits_f32(s, record, own->q_scale, params->softcap_log2e);
 #endif
-    if (block < tile->full_first || block >= tile->full_end) {
+    if (block < own->full_first || block >= own->full_end) {
         forward_span span;
-        forward_tile_span(params, tile, block * TILE_K, &span);
+        forward_tile_span(params, own, block * TILE_K, &span);
 #if FORWARD_F16
         forward_mask_f16(s, &span, scale);
 #else
@@ -191,44 +219,97 @@ MXA_DEVICE void FORWARD(pack)(const FORWARD_SCORE *s, uint32_t *p)
 #endif
 }
 
-/* finish: O and LSE of the two rows of this thread. */
-MXA_DEVICE void FORWARD(finish)(const mxa_forward_params *params, const forward_tile *tile,
-                                float *o, forward_rows *rows)
+/* finish_rows: O's factors of this thread's two rows, and their LSE. */
+MXA_DEVICE void FORWARD(finish_rows)(const mxa_forward_params *params, const forward_own *own,
+                                     const forward_rows *rows, forward_row_result *result)
 {
-    int c = dev_thread() & 3, first = forward_row(tile);
+    mxa_u32x4 blocks = dev_load_shared_u32x4(own->tile + FORWARD_TILE_BLOCKS);
+    mxa_u32x4 visible = dev_load_shared_u32x4(own->tile + FORWARD_TILE_VISIBLE);
+    mxa_u32x4 out = dev_load_shared_u32x4(own->tile + FORWARD_TILE_OUT);
     MXA_UNROLL
     for (int r = 0; r < 2; r++) {
         float l = rows->l[r];
         l = add_rn(l, shuffle_xor_f32(l, 1));
         l = add_rn(l, shuffle_xor_f32(l, 2));
-        forward_row_result result;
-        forward_finish_row(params, tile, rows->m[r], l, &result);
-        int row = first + 8 * r;
-        if (row >= tile->q_end) {
-            continue;
+        forward_finish_row(params, (int)visible.w, f32_bits(out.z), rows->m[r], l, &result[r]);
+        int row = forward_row(own) + 8 * r;
+        if (params->lse && (dev_thread_again() & 3) == 0 && row < (int)blocks.w) {
+            int64_t index = (int)out.x * params->lse_batch +
+                            ((int)out.y + (int64_t)row) * params->lse_token +
+                            (int)visible.w * params->lse_head;
+            dev_store_global_f32(params->lse + 4 * (uint64_t)index, result[r].lse);
         }
-        mxa_global mean =
-            params->v_mean == 0
-                ? 0
-                : params->v_mean +
-                      4 * ((uint64_t)(tile->sequence * (params->heads / params->group) +
-                                      tile->head / params->group) *
-                           FORWARD_D);
-        int64_t at = forward_o_index(params, tile, row);
+    }
+}
+
+/* finish: O and LSE. A warp stages FORWARD_D bytes of its 16 rows at a time where its queries were
+ * (`stage`), its 16-byte units permuted by the row, and stores 16 bytes a lane. WHY: 5.5
+ * microseconds a tile went to stores of 4 bytes and to the mean's loads, one after another. */
+MXA_DEVICE void FORWARD(finish)(const mxa_forward_params *params, const forward_own *own,
+                                mxa_shared stage, int type, float *o, const forward_rows *rows)
+{
+    enum { UNITS = FORWARD_D / 16 }; /* a staged row */
+    const int wide = type == MXA_GPU_F32, bytes = wide ? 4 : 2;
+    const int lane = dev_thread_again() & 31, c = lane & 3, g = lane >> 2;
+    const int row = lane / UNITS, unit = lane % UNITS;
+    forward_row_result result[2];
+    FORWARD(finish_rows)(params, own, rows, result);
+    mxa_u32x4 visible = dev_load_shared_u32x4(own->tile + FORWARD_TILE_VISIBLE);
+    mxa_u32x2 out = dev_load_shared_u32x2(own->tile + FORWARD_TILE_OUT);
+    const int first = own->first + 16 * (dev_thread_again() >> 5 & 3);
+    const int rows_left = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_BLOCKS + 12) - first;
+    mxa_global at =
+        params->o +
+        (uint64_t)bytes * (uint64_t)((int)out.x * params->o_batch +
+                                     ((int)out.y + (int64_t)first + row) * params->o_token +
+                                     (int)visible.w * params->o_head) +
+        16 * (uint64_t)unit;
+    MXA_UNROLL
+    for (int pass = 0; pass < bytes; pass++) {
+        const int columns = FORWARD_D / bytes;
         MXA_UNROLL
-        for (int i = 0; i < FORWARD_D / 8; i++) {
-            int d = 8 * i + 2 * c;
-            float x = mul_rn(o[4 * i + 2 * r], result.scale);
-            float y = mul_rn(o[4 * i + 2 * r + 1], result.scale);
-            if (mean) {
-                x = fma_rn(result.weight, dev_load_global_f32(mean + 4 * (uint64_t)d), x);
-                y = fma_rn(result.weight, dev_load_global_f32(mean + 4 * (uint64_t)d + 4), y);
+        for (int k = 0; k < columns / 8; k++) {
+            const int i = pass * (columns / 8) + k;
+            mxa_u32x2 mean = {0, 0};
+            if (params->v_mean) {
+                mean = dev_load_shared_u32x2(own->tile + FORWARD_TILE_MEAN +
+                                             4 * (uint32_t)(8 * i + 2 * c));
             }
-            forward_store_pair(params, at + d, result.empty ? 0.0f : x, result.empty ? 0.0f : y);
+            MXA_UNROLL
+            for (int r = 0; r < 2; r++) {
+                float x = fma_rn(o[4 * i + 2 * r], result[r].scale,
+                                 mul_rn(f32_bits(mean.x), result[r].weight));
+                float y = fma_rn(o[4 * i + 2 * r + 1], result[r].scale,
+                                 mul_rn(f32_bits(mean.y), result[r].weight));
+                x = result[r].empty ? 0.0f : x;
+                y = result[r].empty ? 0.0f : y;
+                const int to = g + 8 * r, turn = to / (8 / UNITS) & (UNITS - 1);
+                const mxa_shared staged = stage + (uint32_t)(to * FORWARD_D);
+                if (wide) {
+                    dev_store_shared_u32x2(
+                        staged + (uint32_t)(((2 * k + (c >> 1)) ^ turn) * 16 + 8 * (c & 1)),
+                        bits_f32(x), bits_f32(y));
+                } else {
+                    dev_store_shared_u32(staged + (uint32_t)((k ^ turn) * 16 + 4 * c),
+                                         type == MXA_GPU_BF16 ? bf16x2_from_f32x2(x, y)
+                                                              : f16x2_from_f32x2(x, y));
+                }
+            }
         }
-        if (c == 0 && params->lse) {
-            forward_store_lse(params, tile, row, result.lse);
+        warp_sync();
+        MXA_UNROLL
+        for (int k = 0; k < UNITS / 2; k++) {
+            const int from = row + k * (32 / UNITS), turn = from / (8 / UNITS) & (UNITS - 1);
+            mxa_u32x4 v =
+                dev_load_shared_u32x4(stage + (uint32_t)(from * FORWARD_D + (unit ^ turn) * 16));
+            if (from < rows_left) {
+                dev_store_global_u32x4(
+                    at + (uint64_t)bytes * (uint64_t)(k * (32 / UNITS) * params->o_token) +
+                        (uint64_t)(pass * FORWARD_D),
+                    v);
+            }
         }
+        warp_sync();
     }
 }
 
@@ -249,7 +330,7 @@ MXA_DEVICE int FORWARD(pass_over)(mxa_shared shared, int step, int blocks)
 
 /* softmax, values and the next scores, block after block; the tile's blocks start at `step`. */
 MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared shared,
-                                const forward_tile *tile, mxa_shared q, int step, float *o,
+                                const forward_own *own, mxa_shared q, int step, float *o,
                                 forward_rows *rows)
 {
     const int leader = (dev_thread() & 31) == 0;
@@ -261,7 +342,7 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     wgmma_wait(0);
     FORWARD_HOLD_SCORES(s);
     FORWARD(softmax)
-    (params, tile, tile->own_first, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
+    (params, own, own->own_first, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
     if (leader) {
         mbarrier_arrive(K_EMPTY(STAGE(step)));
     }
@@ -269,7 +350,7 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     step++;
 
     MXA_NO_UNROLL
-    for (int j = tile->own_first + 1; j < tile->own_end; j++, step++) {
+    for (int j = own->own_first + 1; j < own->own_end; j++, step++) {
         mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
         wgmma_hold_u32(p, 16);
         wgmma_hold_f32(o, ACCUMULATORS);
@@ -279,7 +360,7 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
         wgmma_wait(1);
         FORWARD_HOLD_SCORES(s);
         FORWARD(softmax)
-        (params, tile, j, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
+        (params, own, j, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
         if (leader) {
             mbarrier_arrive(K_EMPTY(STAGE(step)));
         }
@@ -309,9 +390,10 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     }
 }
 
-/* One tile of one consumer warpgroup; returns the count of blocks so far. */
+/* One tile of one consumer warpgroup, whose queries are at `q`; returns the count of blocks so far.
+ */
 MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared shared,
-                                const forward_tile *tile, mxa_shared q, int step)
+                                const forward_own *own, mxa_shared q, int step)
 {
     float o[ACCUMULATORS];
     forward_rows rows;
@@ -323,13 +405,20 @@ MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared sha
     rows.l[0] = rows.l[1] = 0.0f;
     rows.rescale[0] = rows.rescale[1] = 1.0f;
     rows.raised = 0;
-    step = FORWARD(pass_over)(shared, step, tile->own_first - tile->block_first);
-    if (tile->own_first < tile->own_end) {
-        FORWARD(blocks)(params, shared, tile, q, step, o, &rows);
-        step += tile->own_end - tile->own_first;
+    step = FORWARD(pass_over)(shared, step, own->own_first - own->block_first);
+    if (own->own_first < own->own_end) {
+        FORWARD(blocks)(params, shared, own, q, step, o, &rows);
+        step += own->own_end - own->own_first;
     }
-    step = FORWARD(pass_over)(shared, step, tile->block_end - tile->own_end);
-    FORWARD(finish)(params, tile, o, &rows);
+    step = FORWARD(pass_over)(shared, step, own->block_end - own->own_end);
+    const mxa_shared stage = q + 16 * FORWARD_D * (dev_thread_again() >> 5 & 3);
+    if (params->o_type == MXA_GPU_BF16) {
+        FORWARD(finish)(params, own, stage, MXA_GPU_BF16, o, &rows);
+    } else if (params->o_type == MXA_GPU_F16) {
+        FORWARD(finish)(params, own, stage, MXA_GPU_F16, o, &rows);
+    } else {
+        FORWARD(finish)(params, own, stage, MXA_GPU_F32, o, &rows);
+    }
     return step;
 }
 
@@ -376,23 +465,22 @@ FORWARD_NAME(MXA_PARAMETERS(mxa_forward_params, parameters))
 #else
         setmaxnreg_increase(232);
 #endif
-        int q_count = 0, step = 0;
-        for (int index = dev_block_x(); index < forward_tile_count(params, ENTRY_Q, TILE_Q);
-             index += dev_grid_x()) {
-            forward_tile tile;
-            if (!forward_tile_find(params, index, ENTRY_Q, TILE_Q, wide, &tile)) {
-                continue;
+        const int offset = 64 * (warpgroup - 1);
+        int step = 0;
+        for (int count = 0;; count++) {
+            const int stage = count & 1;
+            forward_own own;
+            mbarrier_wait(Q_FULL(stage), (uint32_t)(count >> 1) & 1);
+            if (!forward_own_read(params, TILE(stage), offset, &own)) {
+                break;
             }
-            forward_tile_own(params, &tile, 64 * (warpgroup - 1));
-            int q_stage = q_count & 1;
-            mbarrier_wait(Q_FULL(q_stage), (uint32_t)(q_count >> 1) & 1);
-            step = FORWARD(consume)(
-                params, shared, &tile,
-                shared + AT_Q + q_stage * Q_BYTES + 64 * (warpgroup - 1) * FORWARD_D, step);
+            step = FORWARD(consume)(params, shared, &own,
+                                    shared + AT_Q + stage * Q_BYTES + offset * FORWARD_D, step);
+            fence_async_shared(); /* O was staged where TMA writes the next queries */
+            warp_sync();
             if ((dev_thread() & 31) == 0) {
-                mbarrier_arrive(Q_EMPTY(q_stage));
+                mbarrier_arrive(Q_EMPTY(stage));
             }
-            q_count++;
         }
     }
 }
@@ -414,6 +502,8 @@ FORWARD_NAME(MXA_PARAMETERS(mxa_forward_params, parameters))
 #undef AT_K
 #undef AT_V
 #undef AT_RECORDS
+#undef AT_TILES
+#undef TILE
 #undef AT_BARRIERS
 #undef SHARED_BYTES
 #undef Q_FULL

@@ -11,7 +11,7 @@
 enum {
     MXA_FORWARD_TILE_K = 128,  /* keys of a block */
     MXA_FORWARD_GROUP = 32,    /* tokens that share a scale in the private copies */
-    MXA_FORWARD_RECORD = 16,   /* bytes of a key group's record, mxa_key_record */
+    MXA_FORWARD_RECORD = 16,   /* bytes of a group's record: q_scale, mxa_key_record */
     MXA_FORWARD_BOUND_LOG2 = 7 /* |logit| * log2(e) below 2^7: FP16 scores are accurate enough */
 };
 
@@ -28,7 +28,7 @@ enum {
  *            FP16 scores cannot overflow (D * 15^2 < 65504)
  *   v        E4M3 [kv_head][Dv][row], keys permuted inside each 16 (slot 4c+b holds key
  *            8*(b>>1) + 2c + (b&1)), exponents per 32 rows relative to the sequence's largest
- *   q_scale  FP32 [head][row/32]: 2^exponent
+ *   q_scale  FP32, one in 16 bytes, [head][row/32]: 2^exponent
  *   records  [kv_head][row/32]: mxa_key_record
  *   q_norm   FP32 [sequence][head]: largest |q_i|
  *   k_norm   FP32 [sequence][kv_head]: largest |k_j| */

@@ -11,7 +11,8 @@
 #include "cuda/sm90/forward_params.h"
 #include "cuda/sm90/forward_softmax.h"
 
-/* One tile. Blocks are of MXA_FORWARD_TILE_K keys, from the sequence's start. */
+/* One tile, as the producer finds it. Blocks are of MXA_FORWARD_TILE_K keys, from the sequence's
+ * start. */
 typedef struct forward_tile {
     int sequence, head;
     int first;            /* first query, from the sequence's start */
@@ -21,14 +22,32 @@ typedef struct forward_tile {
     int q_end;                  /* first query that is not this entry's, or not there */
     int diagonal;               /* key on the diagonal of query 0 */
     int block_first, block_end; /* blocks that some row sees */
-    int own_first, own_end;     /* those that this warpgroup's rows see */
-    int full_first, full_end;   /* those that they see whole */
-    int own_q;                  /* this warpgroup's first query */
-    float q_scale;              /* their 2^exponent * softmax_scale * log2(e) */
-    float v_scale;              /* 2^(largest exponent of V) */
 } forward_tile;
 
-/* Pieces of all entries. */
+/* The tile in shared memory, beside its queries: WHY there: consumers need no global load and no
+ * division between two tiles, and the loop over keys no register for what only its ends use. */
+enum {
+    FORWARD_TILE_BLOCKS = 0,   /* block_first, block_end, first (-1: no more tiles), q_end */
+    FORWARD_TILE_VISIBLE = 16, /* diagonal, k_used, sequence, head */
+    FORWARD_TILE_OUT = 32,     /* q_outer, q_first, v_scale (FP32) */
+    FORWARD_TILE_SCALES = 48,  /* six records of q_scale */
+    FORWARD_TILE_MEAN = 144,   /* FP32 [D], where v has a mean */
+    FORWARD_TILE_BYTES = 656
+};
+
+/* What one warpgroup's 64 rows, and one thread, need of it in the loop. */
+typedef struct forward_own {
+    mxa_shared tile;
+    int first;                  /* first query */
+    int block_first, block_end; /* of the tile */
+    int own_first, own_end;     /* blocks that these rows see */
+    int full_first, full_end;   /* those that they see whole */
+    float q_scale;              /* 2^exponent * softmax_scale * log2(e) */
+} forward_own;
+
+/* Pieces of all entries. WHY the last round's tiles are not cut in two where that round is half
+ * empty: 1,034 against 1,030 TFLOP/s at 8,192 tokens, 1,023 against 1,057 at 16,384; the card's
+ * power, not the idle CTAs, sets the pace. */
 MXA_DEVICE int forward_tile_count(const mxa_forward_params *params, int tile_q, int piece_q)
 {
     int entries =
@@ -47,14 +66,13 @@ MXA_DEVICE int forward_max(int a, int b)
 }
 
 /* Keys that queries first..last see: from *low to *high, inclusive. */
-MXA_DEVICE void forward_visible(const mxa_forward_params *params, const forward_tile *tile,
+MXA_DEVICE void forward_visible(const mxa_forward_params *params, int diagonal, int k_used,
                                 int first, int last, int *low, int *high)
 {
-    *low =
-        params->window_left < 0 ? 0 : forward_max(0, first + tile->diagonal - params->window_left);
+    *low = params->window_left < 0 ? 0 : forward_max(0, first + diagonal - params->window_left);
     *high = params->window_right < 0
-                ? tile->k_used - 1
-                : forward_min(tile->k_used - 1, last + tile->diagonal + params->window_right);
+                ? k_used - 1
+                : forward_min(k_used - 1, last + diagonal + params->window_right);
 }
 
 /* Blocks from *first to *end cover keys low..high; none: *first == *end. */
@@ -64,7 +82,15 @@ MXA_DEVICE void forward_blocks(int low, int high, int *first, int *end)
     *end = high < low ? *first : high / MXA_FORWARD_TILE_K + 1;
 }
 
-/* Fills what the whole CTA agrees on. 0: this launch skips the tile (wide: it has to look). An
+/* The CTA's `round`th piece. WHY back and forth: pieces come longest first; dealt in one direction,
+ * the first CTA would get the longer one in every round. */
+MXA_DEVICE int forward_tile_index(int round)
+{
+    int block = dev_block_x();
+    return round * dev_grid_x() + (round & 1 ? dev_grid_x() - 1 - block : block);
+}
+
+/* Fills the tile. 0: this launch skips the tile (wide: it has to look). An
  * entry of tile_q queries is worked on in pieces of piece_q. */
 MXA_DEVICE int forward_tile_find(const mxa_forward_params *params, int index, int tile_q,
                                  int piece_q, int wide, forward_tile *tile)
@@ -109,13 +135,17 @@ MXA_DEVICE int forward_tile_find(const mxa_forward_params *params, int index, in
         tile->q_row = (int)rows.x;
         tile->k_row = (int)rows.y;
     }
-    tile->q_end = forward_min(tile->first + tile_q, tile->q_used);
+    tile->q_end =
+        forward_min(tile->first + forward_min((piece + 1) * piece_q, tile_q), tile->q_used);
     tile->first += piece * piece_q;
+    if (tile->first >= tile->q_end) {
+        return 0;
+    }
     tile->q_row += tile->first;
     tile->diagonal = params->top_left ? 0 : tile->k_used - tile->q_used;
     int low, high;
-    forward_visible(params, tile, tile->first, forward_min(tile->first + piece_q, tile->q_end) - 1,
-                    &low, &high);
+    forward_visible(params, tile->diagonal, tile->k_used, tile->first, tile->q_end - 1, &low,
+                    &high);
     forward_blocks(low, high, &tile->block_first, &tile->block_end);
     if (wide) {
         uint64_t kv_heads = (uint64_t)(params->heads / params->group);
@@ -133,55 +163,77 @@ MXA_DEVICE int forward_tile_find(const mxa_forward_params *params, int index, in
     return 1;
 }
 
-/* Fills what belongs to one warpgroup (queries from `offset` of the tile) and one thread. */
-MXA_DEVICE void forward_tile_own(const mxa_forward_params *params, forward_tile *tile, int offset)
+/* The producer's part: writes the tile where consumers read it. */
+MXA_DEVICE void forward_tile_write(const mxa_forward_params *params, const forward_tile *tile,
+                                   mxa_shared at)
 {
-    int first = tile->first + offset;
-    int last = forward_min(first + 64, tile->q_end) - 1;
-    int low, high, full_low, full_high;
-    forward_visible(params, tile, first, last, &low, &high);
-    forward_blocks(low, high, &tile->own_first, &tile->own_end);
-    if (last < first) {
-        tile->own_first = tile->own_end = tile->block_first;
-    }
-    tile->own_first = forward_max(forward_min(tile->own_first, tile->block_end), tile->block_first);
-    tile->own_end = forward_max(forward_min(tile->own_end, tile->block_end), tile->own_first);
-    /* Keys that all 64 rows see: the last row's first to the first row's last. */
-    forward_visible(params, tile, first + 63, first, &full_low, &full_high);
-    tile->full_first = (full_low + MXA_FORWARD_TILE_K - 1) / MXA_FORWARD_TILE_K;
-    tile->full_end = forward_max(full_high + 1, 0) / MXA_FORWARD_TILE_K;
+    uint64_t pair =
+        (uint64_t)(tile->sequence * (params->heads / params->group) + tile->head / params->group);
+    mxa_u32x4 blocks = {(uint32_t)tile->block_first, (uint32_t)tile->block_end,
+                        (uint32_t)tile->first, (uint32_t)tile->q_end};
+    mxa_u32x4 visible = {(uint32_t)tile->diagonal, (uint32_t)tile->k_used, (uint32_t)tile->sequence,
+                         (uint32_t)tile->head};
+    mxa_u32x4 out = {(uint32_t)tile->q_outer, (uint32_t)tile->q_first,
+                     dev_load_global_u32(params->v_scale + 4 * pair), 0};
+    dev_store_shared_u32x4(at + FORWARD_TILE_BLOCKS, blocks);
+    dev_store_shared_u32x4(at + FORWARD_TILE_VISIBLE, visible);
+    dev_store_shared_u32x4(at + FORWARD_TILE_OUT, out);
+}
 
-    int lane = dev_thread() & 31, warp = dev_thread() >> 5 & 3;
-    tile->own_q = first;
-    uint64_t row = (uint64_t)(tile->q_row + offset + 16 * warp + (lane >> 2));
-    tile->q_scale =
-        mul_rn(dev_load_global_f32(
-                   params->q_scale +
-                   4 * ((uint64_t)tile->head * (uint64_t)(params->q_rows / MXA_FORWARD_GROUP) +
-                        row / MXA_FORWARD_GROUP)),
-               params->scale_log2e);
-    uint64_t kv_heads = (uint64_t)(params->heads / params->group);
-    tile->v_scale =
-        dev_load_global_f32(params->v_scale + 4 * ((uint64_t)tile->sequence * kv_heads +
-                                                   (uint64_t)(tile->head / params->group)));
+/* Reads what belongs to one warpgroup (queries from `offset` of the tile) and one thread. 0: there
+ * is no more tile. */
+MXA_DEVICE int forward_own_read(const mxa_forward_params *params, mxa_shared at, int offset,
+                                forward_own *own)
+{
+    mxa_u32x4 blocks = dev_load_shared_u32x4(at + FORWARD_TILE_BLOCKS);
+    mxa_u32x4 visible = dev_load_shared_u32x4(at + FORWARD_TILE_VISIBLE);
+    if ((int)blocks.z < 0) {
+        return 0;
+    }
+    int first = (int)blocks.z + offset, diagonal = (int)visible.x, k_used = (int)visible.y;
+    int last = forward_min(first + 64, (int)blocks.w) - 1;
+    int low, high, full_low, full_high;
+    own->tile = at;
+    own->first = first;
+    own->block_first = (int)blocks.x;
+    own->block_end = (int)blocks.y;
+    forward_visible(params, diagonal, k_used, first, last, &low, &high);
+    forward_blocks(low, high, &own->own_first, &own->own_end);
+    if (last < first) {
+        own->own_first = own->own_end = own->block_first;
+    }
+    own->own_first = forward_max(forward_min(own->own_first, own->block_end), own->block_first);
+    own->own_end = forward_max(forward_min(own->own_end, own->block_end), own->own_first);
+    /* Keys that all 64 rows see: the last row's first to the first row's last. */
+    forward_visible(params, diagonal, k_used, first + 63, first, &full_low, &full_high);
+    own->full_first = (full_low + MXA_FORWARD_TILE_K - 1) / MXA_FORWARD_TILE_K;
+    own->full_end = forward_max(full_high + 1, 0) / MXA_FORWARD_TILE_K;
+
+    int warp = dev_thread() >> 5 & 3; /* its 16 rows lie in one group of 32 */
+    uint32_t record = (uint32_t)(offset + 16 * warp) / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
+    own->q_scale =
+        mul_rn(dev_load_shared_f32(at + FORWARD_TILE_SCALES + record), params->scale_log2e);
+    return 1;
 }
 
 /* The first of this thread's two queries; the other is 8 further. */
-MXA_DEVICE int forward_row(const forward_tile *tile)
+MXA_DEVICE int forward_row(const forward_own *own)
 {
     int thread = dev_thread_again();
-    return tile->own_q + 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
+    return own->first + 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
 }
 
 /* Which columns of the block at `key` this thread's rows see. */
-MXA_DEVICE void forward_tile_span(const mxa_forward_params *params, const forward_tile *tile,
-                                  int key, forward_span *span)
+MXA_DEVICE void forward_tile_span(const mxa_forward_params *params, const forward_own *own, int key,
+                                  forward_span *span)
 {
-    int row = forward_row(tile), c = dev_thread_again() & 3;
+    int row = forward_row(own), c = dev_thread_again() & 3;
+    mxa_u32x2 visible = dev_load_shared_u32x2(own->tile + FORWARD_TILE_VISIBLE);
     MXA_UNROLL
     for (int r = 0; r < 2; r++) {
         int low, high;
-        forward_visible(params, tile, row + 8 * r, row + 8 * r, &low, &high);
+        forward_visible(params, (int)visible.x, (int)visible.y, row + 8 * r, row + 8 * r, &low,
+                        &high);
         span->seen[r] =
             forward_columns_below(high + 1 - key, c) & ~forward_columns_below(low - key, c);
         hold_u32(&span->seen[r]);
@@ -196,7 +248,7 @@ typedef struct forward_row_result {
     int empty; /* no key seen: O is 0 */
 } forward_row_result;
 
-MXA_DEVICE void forward_finish_row(const mxa_forward_params *params, const forward_tile *tile,
+MXA_DEVICE void forward_finish_row(const mxa_forward_params *params, int head, float v_scale,
                                    float m, float l, forward_row_result *result)
 {
     const float ln2 = 0.69314718055994531f, log2e = 1.44269504088896341f;
@@ -204,48 +256,19 @@ MXA_DEVICE void forward_finish_row(const mxa_forward_params *params, const forwa
     result->weight = 1.0f;
     float total = l;
     if (params->sink) {
-        float sink = mul_rn(dev_load_global_f32(params->sink + 4 * (uint64_t)tile->head), log2e);
+        float sink = mul_rn(dev_load_global_f32(params->sink + 4 * (uint64_t)head), log2e);
         float top = max_f32(m, ceil_f32(sink));
         float shrink = m == FORWARD_MINUS_INF ? 0.0f : exp2_approx(m - top);
         l = mul_rn(l, shrink);
         total = add_rn(l, exp2_approx(sink - top + (float)FORWARD_P_LOG2));
         result->weight = l / total;
-        result->scale = mul_rn(tile->v_scale, shrink) / total;
+        result->scale = mul_rn(v_scale, shrink) / total;
         result->lse = mul_rn(top + log2_approx(total) - (float)FORWARD_P_LOG2, ln2);
     } else {
-        result->scale = tile->v_scale / total;
+        result->scale = v_scale / total;
         result->lse = result->empty ? FORWARD_MINUS_INF
                                     : mul_rn(m + log2_approx(total) - (float)FORWARD_P_LOG2, ln2);
     }
-}
-
-MXA_DEVICE int64_t forward_o_index(const mxa_forward_params *params, const forward_tile *tile,
-                                   int row)
-{
-    return tile->q_outer * params->o_batch + (tile->q_first + (int64_t)row) * params->o_token +
-           tile->head * params->o_head;
-}
-
-/* Two neighbouring elements of O. */
-MXA_DEVICE void forward_store_pair(const mxa_forward_params *params, int64_t index, float x,
-                                   float y)
-{
-    if (params->o_type == MXA_GPU_BF16) {
-        dev_store_global_u32(params->o + 2 * (uint64_t)index, bf16x2_from_f32x2(x, y));
-    } else if (params->o_type == MXA_GPU_F16) {
-        dev_store_global_u32(params->o + 2 * (uint64_t)index, f16x2_from_f32x2(x, y));
-    } else {
-        dev_store_global_u32x2(params->o + 4 * (uint64_t)index, bits_f32(x), bits_f32(y));
-    }
-}
-
-MXA_DEVICE void forward_store_lse(const mxa_forward_params *params, const forward_tile *tile,
-                                  int row, float lse)
-{
-    int64_t index = tile->q_outer * params->lse_batch +
-                    (tile->q_first + (int64_t)row) * params->lse_token +
-                    tile->head * params->lse_head;
-    dev_store_global_f32(params->lse + 4 * (uint64_t)index, lse);
 }
 
 #endif
