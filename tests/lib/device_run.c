@@ -4,6 +4,10 @@
  */
 #include "device_run.h"
 
+#include "compare.h"
+#include "mx/element.h"
+#include "report.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,7 +66,53 @@ static const int32_t *place_i32(pool *p, const int32_t *from, int64_t count)
     return from ? place(p, from, (size_t)count * sizeof *from) : NULL;
 }
 
-mxattn_status mxt_device_forward(mxt_attention *a, int prepared)
+/* An operand of the device: `wide` as `dtype`. */
+static mxattn_tensor place_operand(pool *p, const mxt_attention *a, const mxattn_tensor *wide,
+                                   mxattn_dtype dtype)
+{
+    int64_t count = 1;
+    for (int i = 0; i < wide->ndim; i++) {
+        count *= wide->shape[i];
+    }
+    mxattn_tensor tensor = *wide;
+    tensor.tags.dtype = dtype;
+    if (dtype == MXATTN_E4M3) {
+        mxattn_tensor host = mxt_quantized(a, wide, MXATTN_HDIM, MXATTN_LINEAR);
+        const int64_t *last = wide->shape + wide->ndim - 2;
+        const int32_t *cu = wide == &a->tensor_q ? a->cu_q : a->cu_k;
+        int64_t bytes = 0;
+        CHECK_STATUS(MXATTN_OK,
+                     mxattn_scales_bytes(&host.tags, MXATTN_HDIM, MXATTN_LINEAR, a->batch,
+                                         wide->shape[1], cu, last[0], last[1], &bytes));
+        tensor = host;
+        tensor.data = place(p, host.data, (size_t)count);
+        tensor.scales[MXATTN_HDIM].data = place(p, host.scales[MXATTN_HDIM].data, (size_t)bytes);
+        mxt_quantized_free(&host);
+        return tensor;
+    }
+    const int element = mxa_dtype_bytes(dtype);
+    void *values = malloc((size_t)(count * element));
+    for (int64_t i = 0; i < count; i++) {
+        mxa_store(values, dtype, i, ((const float *)wide->data)[i]);
+    }
+    tensor.data = place(p, values, (size_t)(count * element));
+    free(values);
+    return tensor;
+}
+
+/* O of the device as FP32. */
+static void fetch_o(pool *p, mxt_attention *a, const mxattn_tensor *o)
+{
+    const int64_t count = mxt_size_o(a);
+    const size_t bytes = (size_t)(count * mxa_dtype_bytes(o->tags.dtype));
+    void *values = malloc(bytes);
+    mxt_fill_nan(values, bytes);
+    fetch(p, values, o->data, bytes);
+    mxt_to_f32(a->o, values, o->tags.dtype, count);
+    free(values);
+}
+
+mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *options)
 {
     pool p = {.count = 0, .status = MXATTN_OK};
     mxattn_attention_problem problem = a->problem;
@@ -72,6 +122,8 @@ mxattn_status mxt_device_forward(mxt_attention *a, int prepared)
     problem.mode = MXATTN_INFERENCE;
     problem.precision = MXATTN_PRECISION_MXFP8;
     problem.intermediates = MXATTN_INTERMEDIATES_AUTO;
+    problem.q.dtype = problem.k.dtype = problem.v.dtype = options->operands;
+    problem.o.dtype = options->o;
     mxattn_status status = mxattn_plan_create(NULL, &problem, &plan);
     if (status) {
         return status;
@@ -80,14 +132,14 @@ mxattn_status mxt_device_forward(mxt_attention *a, int prepared)
     mxattn_plan_query(plan, &info);
 
     mxattn_attention_args args;
-    mxattn_tensor q = a->tensor_q, k = a->tensor_k, v = a->tensor_v, o = a->tensor_o,
-                  lse = a->tensor_lse;
     mxattn_attention_args_init(&args);
-    const size_t o_bytes = (size_t)mxt_size_o(a) * 4, lse_bytes = (size_t)mxt_size_lse(a) * 4;
-    q.data = place(&p, a->q, (size_t)mxt_size_q(a) * 4);
-    k.data = place(&p, a->k, (size_t)mxt_size_k(a) * 4);
-    v.data = place(&p, a->v, (size_t)mxt_size_v(a) * 4);
-    o.data = place(&p, NULL, o_bytes);
+    mxattn_tensor q = place_operand(&p, a, &a->tensor_q, options->operands);
+    mxattn_tensor k = place_operand(&p, a, &a->tensor_k, options->operands);
+    mxattn_tensor v = place_operand(&p, a, &a->tensor_v, options->operands);
+    mxattn_tensor o = a->tensor_o, lse = a->tensor_lse;
+    const size_t lse_bytes = (size_t)mxt_size_lse(a) * 4;
+    o.tags.dtype = options->o;
+    o.data = place(&p, NULL, (size_t)(mxt_size_o(a) * mxa_dtype_bytes(options->o)));
     lse.data = place(&p, NULL, lse_bytes);
     args.q = &q;
     args.k = &k;
@@ -103,7 +155,7 @@ mxattn_status mxt_device_forward(mxt_attention *a, int prepared)
     args.workspace_bytes = (size_t)info.workspace_forward_bytes;
     args.workspace = place(&p, NULL, args.workspace_bytes);
     args.device_status = place(&p, NULL, sizeof(uint32_t));
-    if (prepared) {
+    if (options->prepared) {
         void *memory = place(&p, NULL, (size_t)info.prepared_bytes);
         args.prepared = memory;
         if (!p.status) {
@@ -116,7 +168,7 @@ mxattn_status mxt_device_forward(mxt_attention *a, int prepared)
     if (!p.status) {
         p.status = mxattn_device_synchronise(NULL, MXATTN_BACKEND_CUDA, 0, NULL);
     }
-    fetch(&p, a->o, o.data, o_bytes);
+    fetch_o(&p, a, &o);
     fetch(&p, a->lse, lse.data, lse_bytes);
     for (int i = 0; i < p.count; i++) {
         (void)mxattn_device_free(NULL, MXATTN_BACKEND_CUDA, 0, p.memory[i]);

@@ -10,8 +10,16 @@
 /* NULL when device 0 can be used; otherwise why not. */
 const char *mxt_device_missing(void);
 
+/* How a forward is given to the device. */
+typedef struct mxt_device_options {
+    int prepared;          /* operands prepared by a call of their own */
+    mxattn_dtype operands; /* F32; BF16 or F16 (values that are exact there); E4M3: quantized before
+                            * the call */
+    mxattn_dtype o;        /* F32, BF16 or F16 */
+} mxt_device_options;
+
 /* Runs a's problem (inference) on device 0 and writes a->o and a->lse. Outputs and workspace on
- * the device are 0xFF bytes before. prepared: operands prepared by a call of their own. */
-mxattn_status mxt_device_forward(mxt_attention *a, int prepared);
+ * the device are 0xFF bytes before. */
+mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *options);
 
 #endif
