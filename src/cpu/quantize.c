@@ -48,19 +48,19 @@ static void clear_scales(const mxa_quantize_call *call, const mxa_sequence *seq,
 }
 
 /* What the walk over blocks never meets: sequences without tokens. */
-static void clear_empty_sequences(const mxa_quantize_call *call)
+static void write_empty_sequences(const mxa_quantize_call *call)
 {
-    const int64_t *shape = call->quantized.shape;
+    const mxattn_tensor *to = &call->quantized;
+    int64_t heads = to->shape[2], dims = to->shape[3];
+    for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
+        mxa_scales_clear_empty(&to->scales[axis], axis, &call->batch, heads, dims);
+    }
     mxa_sequence seq;
     memset(&seq, 0, sizeof seq);
-    for (int64_t b = 0; b < call->batch.batch; b++) {
+    for (int64_t b = 0; (to->tags.flags & MXATTN_CENTRED) && b < call->batch.batch; b++) {
         mxa_sequence_next(&call->batch, b, &seq);
         if (seq.length == 0) {
-            clear_scales(call, &seq, b, 0, shape[2]);
-        }
-        if (seq.used == 0 && (call->quantized.tags.flags & MXATTN_CENTRED)) {
-            memset(call->quantized.centre + b * shape[2] * shape[3], 0,
-                   (size_t)(shape[2] * shape[3]) * sizeof(float));
+            memset(to->centre + b * heads * dims, 0, (size_t)(heads * dims) * sizeof(float));
         }
     }
 }
@@ -172,7 +172,7 @@ mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize
     quantize_job job = {call, kernels_for(context->isa)};
     int64_t heads = call->quantized.shape[2], dims = call->quantized.shape[3];
     if (needs_sequences(&call->quantized)) {
-        clear_empty_sequences(call);
+        write_empty_sequences(call);
         mxa_parallel_blocks(context, &call->batch, heads, dims, begin_sequence, &job);
     }
     clear_tail(call);

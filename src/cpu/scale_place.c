@@ -7,6 +7,8 @@
 #include "mx/e8m0.h"
 #include "mx/scales.h"
 
+#include <string.h>
+
 mxa_scale_place mxa_scale_place_of(const mxattn_scales *scales, mxattn_axis axis,
                                    const mxa_sequence *seq, int64_t b, int64_t block, int64_t head)
 {
@@ -29,4 +31,17 @@ mxa_scale_place mxa_scale_place_of(const mxattn_scales *scales, mxattn_axis axis
                                                                : scales->stride_row;
     }
     return place;
+}
+
+void mxa_scales_clear_empty(const mxattn_scales *scales, mxattn_axis axis, const mxa_batch *batch,
+                            int64_t heads, int64_t head_dim)
+{
+    mxa_sequence seq;
+    memset(&seq, 0, sizeof seq);
+    for (int64_t b = 0; scales->data && b < batch->batch; b++) {
+        mxa_sequence_next(batch, b, &seq);
+        for (int64_t head = 0; seq.length == 0 && head < heads; head++) {
+            mxa_scales_clear(scales, axis, &seq, b, head, head_dim);
+        }
+    }
 }

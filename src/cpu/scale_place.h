@@ -29,4 +29,9 @@ static inline uint8_t *mxa_scale_place_at(const mxa_scale_place *place, int64_t 
 mxa_scale_place mxa_scale_place_of(const mxattn_scales *scales, mxattn_axis axis,
                                    const mxa_sequence *seq, int64_t b, int64_t block, int64_t head);
 
+/* Clears the units of TILED scales that sequences without tokens have where cu_scale gives them
+ * room: a walk over blocks never meets those. */
+void mxa_scales_clear_empty(const mxattn_scales *scales, mxattn_axis axis, const mxa_batch *batch,
+                            int64_t heads, int64_t head_dim);
+
 #endif

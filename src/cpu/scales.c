@@ -36,19 +36,6 @@ static void clear_block(void *arg, const mxa_block_at *at, int64_t head, int64_t
     }
 }
 
-/* Sequences without tokens have no block, but may have units where cu_scale is given. */
-static void clear_empty_sequences(const mxa_scales_call *call)
-{
-    mxa_sequence seq;
-    memset(&seq, 0, sizeof seq);
-    for (int64_t b = 0; b < call->batch.batch; b++) {
-        mxa_sequence_next(&call->batch, b, &seq);
-        for (int64_t head = 0; seq.length == 0 && head < call->heads; head++) {
-            mxa_scales_clear(&call->to, call->to_axis, &seq, b, head, call->head_dim);
-        }
-    }
-}
-
 static void move_block(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
     const mxa_scales_call *call = arg;
@@ -74,7 +61,7 @@ static void move(const mxattn_context *context, const mxa_scales_call *call)
 {
     mxa_scales_call copy = *call;
     if (call->to.layout == MXATTN_TILED) {
-        clear_empty_sequences(call);
+        mxa_scales_clear_empty(&call->to, call->to_axis, &call->batch, call->heads, call->head_dim);
         mxa_parallel_blocks(context, &call->batch, call->heads, call->head_dim, clear_block, &copy);
     }
     mxa_parallel_blocks(context, &call->batch, call->heads, call->head_dim, move_block, &copy);
