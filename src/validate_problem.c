@@ -116,6 +116,9 @@ static mxattn_status resolve_numbers(mxattn_attention_problem *problem)
     if (!(problem->softcap >= 0.0 && problem->softcap < INFINITY))
         return mxa_fail(MXATTN_ARGUMENT, "problem.softcap is %g; it must be finite and at least 0",
                         problem->softcap);
+    /* Beyond these it is the same function in FP32, whose range its factors would leave. */
+    if (problem->softcap > 0.0)
+        problem->softcap = fmin(fmax(problem->softcap, 1e-30), 1e30);
     const int32_t log2 = problem->dq_scale_log2;
     if (log2 != MXATTN_DQ_SCALE_AUTO &&
         (log2 < -LARGEST_DQ_SCALE_LOG2 || log2 > LARGEST_DQ_SCALE_LOG2))

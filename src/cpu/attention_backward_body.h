@@ -291,6 +291,14 @@ static void dprobs(const mxa_backward_job *job, const space *s, const tile_rows 
                     units_of(dims), units_along_dims(dims));
 }
 
+/* P = 2^x, at most 1 however coarse LSE is where scores are huge. A NaN stays one. */
+VEC_INLINE vec prob(vec x)
+{
+    const vec zero = vec_set(0.0f);
+
+    return vec_exp2(vec_select(vec_less(zero, x), zero, x));
+}
+
 /* Vectors are whole ones: what lies before low or behind high is cleared by dscores. */
 static void probs(const mxa_backward_job *job, const space *s, const tile_rows *rows)
 {
@@ -307,11 +315,11 @@ static void probs(const mxa_backward_job *job, const space *s, const tile_rows *
             const vec x = vec_load(p + j);
 
             if (!capped) {
-                vec_store(p + j, vec_exp2(vec_fma(x, factor, minus_lse2)));
+                vec_store(p + j, prob(vec_fma(x, factor, minus_lse2)));
                 continue;
             }
             const vec t = vec_tanh(vec_mul(x, factor));
-            vec_store(p + j, vec_exp2(vec_fma(t, cap_log2, minus_lse2)));
+            vec_store(p + j, prob(vec_fma(t, cap_log2, minus_lse2)));
             vec_store(slope + j, vec_sub(vec_set(1.0f), vec_mul(t, t)));
         }
     }

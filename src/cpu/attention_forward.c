@@ -256,7 +256,11 @@ static void set_arithmetic(mxa_forward_job *job, const mxattn_plan *plan)
     const double scale = job->problem->softmax_scale;
 
     job->q_factor = (float)((scale > 0.0) - (scale < 0.0));
-    job->scale_log2 = scale == 0.0 ? 1.0f : (float)(fabs(scale) * M_LOG2E);
+    job->scale_log2 = (float)(fabs(scale) * M_LOG2E);
+    if (job->scale_log2 == 0.0f) { /* masked scores are -inf, which 0 would turn into NaN */
+        job->q_factor = 0.0f;
+        job->scale_log2 = 1.0f;
+    }
     job->softcap_log2 = (float)(job->problem->softcap * M_LOG2E);
     job->e4m3 = plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3;
 }

@@ -271,7 +271,9 @@ static void scores(const tile *t, int64_t group, int64_t first_key, key_range ke
  * softmax
  * --------------------------------------------------------------------------------------------- */
 
-/* One column of vectors: P over S^T in place, returns the column sums of unrounded P. */
+/* One column of vectors: P over S^T in place, returns the column sums of unrounded P.
+ * WHY no fused multiply-add: m came from a rounded product. Of scores beyond 2^24 the exact product
+ * lies whole binades from it, and P of the maximum would be anything but 1, up to infinity. */
 VEC_INLINE vec softmax_column(float *s, key_range keys, vec scale, vec minus_m, int e4m3)
 {
     vec sum = vec_set(0.0f);
@@ -280,7 +282,7 @@ VEC_INLINE vec softmax_column(float *s, key_range keys, vec scale, vec minus_m, 
         vec p[UNIT_DEPTH];
 
         for (int i = 0; i < UNIT_DEPTH; i++) {
-            p[i] = vec_exp2(vec_fma(vec_load(s + (key + i) * TILE_LANES), scale, minus_m));
+            p[i] = vec_exp2(vec_add(vec_mul(vec_load(s + (key + i) * TILE_LANES), scale), minus_m));
             sum = vec_add(sum, p[i]);
             if (e4m3)
                 p[i] = vec_round_e4m3(p[i]);

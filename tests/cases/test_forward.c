@@ -364,6 +364,66 @@ static void late_larger_scores(const mxt_config *config)
     mxt_attention_free(&a);
 }
 
+/* B56 from the other side: scores of 2^20 to 2^50 are finite, and the largest takes all. */
+static void very_large_scores(const mxt_config *config)
+{
+    for (int e = 10; e <= 25; e += 5) {
+        mxt_attention a;
+        mxt_attention_dense(&a, 1, 64, 64, 1, 1, 64);
+        a.problem.softmax_scale = 0.3;
+        a.with_dlse = 0;
+        setup(&a, config);
+        mxt_attention_fill(&a, MXT_GAUSSIAN, 5);
+        for (int64_t i = 0; i < mxt_size_q(&a); i++) {
+            a.q[i] = ldexpf(a.q[i], e);
+            a.k[i] = ldexpf(a.k[i], e);
+        }
+        forward(&a);
+        CHECK_STATUS(MXATTN_OK, mxt_attention_backward(&a));
+        for (int64_t s = 0; s < 64; s++) {
+            const float *o = mxt_row(&a, a.o, 0, s, 0);
+            int owners = 0;
+            for (int64_t j = 0; j < 64; j++) {
+                const float *v = mxt_row(&a, a.v, 0, j, 0);
+                int same = 1;
+                for (int d = 0; d < 64; d++)
+                    same &=
+                        fabsf(o[d] - v[d]) <= 0.14f * fabsf(v[d]) + 0.02f; /* E4M3, of v and P */
+                owners += same;
+            }
+            CHECK(owners == 1 && isfinite(mxt_lse_at(&a, 0, 0, s)),
+                  "2^%d: row %d equals %d rows of v, LSE %g", e, (int)s, owners,
+                  (double)mxt_lse_at(&a, 0, 0, s));
+        }
+        for (int64_t i = 0; i < mxt_size_v(&a); i++)
+            CHECK(fabsf(a.dv[i]) < 64 * 8, "2^%d: dv[%d] is %g", e, (int)i, (double)a.dv[i]);
+        mxt_attention_free(&a);
+    }
+}
+
+/* Any finite softmax_scale and softcap, also those that FP32 rounds to 0 or infinity. */
+static void tiny_scale_huge_cap(const mxt_config *config)
+{
+    static const struct {
+        double scale, cap, lse;
+    } cases[] = {{1e-300, 0, 0}, {-1e-300, 0, 0}, {M_LN2, 1e300, M_LN2}, {1, 1e-300, 0}};
+    for (int c = 0; c < 4; c++) {
+        mxt_attention a;
+        mxt_attention_dense(&a, 1, 3, 3, 1, 1, 32);
+        a.problem.causal = 1;
+        a.problem.softmax_scale = cases[c].scale;
+        a.problem.softcap = cases[c].cap;
+        setup(&a, config);
+        mxt_set(a.q, mxt_size_q(&a), 0.5F);
+        mxt_set(a.k, mxt_size_k(&a), 0.0625F);
+        mxt_set(a.v, mxt_size_v(&a), 1);
+        forward(&a);
+        for (int64_t s = 0; s < 3; s++)
+            expect_row(&a, 0, s, 0, 1, cases[c].lse + log((double)s + 1), MXT_EXACT_INPUT);
+        mxt_attention_free(&a);
+    }
+}
+
 static void zero_keys_or_values(const mxt_config *config)
 {
     mxt_attention a;
@@ -563,6 +623,8 @@ static const mxt_named_case cases[] = {
     {"B51 head_dim of v differs", head_dim_v_differs},
     {"B54 whole tiles of keys masked", narrow_window_long_sequence},
     {"B56 very negative scores", very_negative_scores},
+    {"B55 B56 very large scores", very_large_scores},
+    {"B69 B77 a scale or softcap that FP32 cannot hold", tiny_scale_huge_cap},
     {"B57 sums beyond FP16", sum_beyond_fp16},
     {"B58 262,144 keys", many_keys},
     {"B59 a NaN stays in its rows", nan_stays},
