@@ -6,6 +6,7 @@
 #include "cpu/attention_backward.h"
 #include "cpu/attention_forward.h"
 #include "cpu/dispatch.h"
+#include "cpu/fpenv.h"
 #include "cpu/operand.h"
 #include "cpu/operations.h"
 #include "host_device.h"
@@ -85,6 +86,25 @@ static mxattn_status cpu_prepare(const mxattn_plan *plan, const mxa_attention_ca
     return MXATTN_OK;
 }
 
+/* What a call computes outside its tasks, too, is in IEEE arithmetic. */
+static mxattn_status cpu_forward(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    mxa_fpenv before = mxa_fpenv_enter();
+    mxattn_status status = mxa_cpu_attention_forward(plan, call);
+
+    mxa_fpenv_leave(before);
+    return status;
+}
+
+static mxattn_status cpu_backward(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    mxa_fpenv before = mxa_fpenv_enter();
+    mxattn_status status = mxa_cpu_attention_backward(plan, call);
+
+    mxa_fpenv_leave(before);
+    return status;
+}
+
 const mxa_backend mxa_cpu_backend = {
     .name = "cpu",
     .id = MXATTN_BACKEND_CPU,
@@ -97,8 +117,8 @@ const mxa_backend mxa_cpu_backend = {
     .stream_destroy = mxa_host_stream_destroy,
     .synchronise = mxa_host_synchronise,
     .plan = cpu_plan,
-    .forward = mxa_cpu_attention_forward,
-    .backward = mxa_cpu_attention_backward,
+    .forward = cpu_forward,
+    .backward = cpu_backward,
     .prepare = cpu_prepare,
     .quantize = mxa_cpu_quantize,
     .dequantize = mxa_cpu_dequantize,

@@ -12,6 +12,8 @@
  */
 #include "cpu/parallel.h"
 
+#include "cpu/fpenv.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -63,12 +65,15 @@ static void relax(void)
 
 static void work(job *j, int32_t worker)
 {
+    /* A pool's thread has other modes than the caller: bits would follow from who ran a task. */
+    mxa_fpenv before = mxa_fpenv_enter();
     for (;;) {
         int64_t task = atomic_fetch_add(&j->next, 1);
         if (task >= j->tasks)
-            return;
+            break;
         j->fn(j->arg, task, worker);
     }
+    mxa_fpenv_leave(before);
 }
 
 /* Under pool.lock. */

@@ -4,7 +4,6 @@
  */
 #include "cpu/parallel_blocks.h"
 
-#include "cpu/fpenv.h"
 #include "cpu/parallel.h"
 #include "mx/e8m0.h"
 
@@ -89,14 +88,12 @@ static void run_task(void *arg, int64_t task, int32_t worker)
     mxa_block_at at = r->first;
     int64_t head = task % j->groups * j->group;
     int64_t head_end = smaller(head + j->group, j->heads);
-    mxa_fpenv before = mxa_fpenv_enter();
     for (int64_t i = 0; i < r->count; i++) {
         if (i > 0) {
             step(j->batch, &at);
         }
         j->fn(j->arg, &at, head, head_end);
     }
-    mxa_fpenv_leave(before);
 }
 
 void mxa_parallel_blocks(const mxattn_context *context, const mxa_batch *batch, int64_t heads,

@@ -7,6 +7,9 @@
 
 #include <math.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static void setup(mxt_attention *a, const mxt_config *config, mxt_kind kind)
 {
@@ -247,6 +250,37 @@ static void gradient_of_lse(const mxt_config *config)
     mxt_attention_free(&a);
 }
 
+/* Flush-to-zero, denormals-are-zero and another rounding mode of the caller do not show. */
+static void caller_arithmetic(const mxt_config *config)
+{
+    if (config->backend != MXATTN_BACKEND_CPU)
+        return;
+#if defined(__x86_64__)
+    mxt_attention plain, flushed;
+    mxt_attention_dense(&plain, 1, 40, 40, 2, 1, 32);
+    mxt_attention_dense(&flushed, 1, 40, 40, 2, 1, 32);
+    setup(&plain, config, MXT_GAUSSIAN);
+    setup(&flushed, config, MXT_GAUSSIAN);
+    for (int64_t i = 0; i < mxt_size_v(&plain); i++)
+        plain.v[i] = ldexpf(plain.v[i], -128);
+    memcpy(flushed.v, plain.v, sizeof(float) * (size_t)mxt_size_v(&plain));
+    both(&plain);
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0xE040); /* toward zero, too */
+    both(&flushed);
+    _mm_setcsr(before);
+    const float *got[] = {flushed.o, flushed.lse, flushed.dq, flushed.dk, flushed.dv};
+    const float *wanted[] = {plain.o, plain.lse, plain.dq, plain.dk, plain.dv};
+    const int64_t sizes[] = {mxt_size_o(&plain), mxt_size_lse(&plain), mxt_size_q(&plain),
+                             mxt_size_k(&plain), mxt_size_v(&plain)};
+    for (int i = 0; i < 5; i++)
+        mxt_check_bytes("in another arithmetic", got[i], wanted[i], sizeof(float),
+                        mxt_shape1(sizes[i]));
+    mxt_attention_free(&plain);
+    mxt_attention_free(&flushed);
+#endif
+}
+
 static const mxt_named_case cases[] = {
     {"the order of keys does not matter", key_order},
     {"a sequence has the bits it has alone", sequences_alone},
@@ -255,6 +289,7 @@ static const mxt_named_case cases[] = {
     {"any number of threads", any_number_of_threads},
     {"a quantized output is the output quantized", quantized_output},
     {"the gradient of LSE", gradient_of_lse},
+    {"the caller's floating-point modes do not show", caller_arithmetic},
 };
 
 int main(int argc, char **argv)
