@@ -403,10 +403,11 @@ static mxattn_status prepare_all(const run *r)
     }
     if (!status) {
         const unsigned q = (unsigned)params.q.groups, k = (unsigned)params.k.groups;
-        const mxa_kernel kernel =
-            p->q.dtype == MXATTN_BF16 && p->k.dtype == MXATTN_BF16 && p->v.dtype == MXATTN_BF16
-                ? MXA_KERNEL_PREPARE_OPERANDS_BF16
-                : MXA_KERNEL_PREPARE_OPERANDS;
+        const int bf16 =
+            p->q.dtype == MXATTN_BF16 && p->k.dtype == MXATTN_BF16 && p->v.dtype == MXATTN_BF16;
+        const mxa_kernel kernel = !bf16            ? MXA_KERNEL_PREPARE_OPERANDS
+                                  : head_dim == 64 ? MXA_KERNEL_PREPARE_OPERANDS_BF16_D64
+                                                   : MXA_KERNEL_PREPARE_OPERANDS_BF16_D128;
         status = mxa_cuda_launch(r->device, kernel, q > k ? q : k,
                                  (unsigned)p->heads + (has_mean ? 2 : 1) * heads, head_dim,
                                  r->call->stream, &params);
@@ -417,8 +418,9 @@ static mxattn_status prepare_all(const run *r)
     }
     params.v.top = r->base + (uint64_t)r->l.top; /* and the second means are a correction */
     if (!status) {
-        const mxa_kernel kernel =
-            p->v.dtype == MXATTN_BF16 ? MXA_KERNEL_PREPARE_VALUES_BF16 : MXA_KERNEL_PREPARE_VALUES;
+        const mxa_kernel kernel = p->v.dtype != MXATTN_BF16 ? MXA_KERNEL_PREPARE_VALUES
+                                  : head_dim == 64          ? MXA_KERNEL_PREPARE_VALUES_BF16_D64
+                                                            : MXA_KERNEL_PREPARE_VALUES_BF16_D128;
         status = mxa_cuda_launch(r->device, kernel, (unsigned)params.v.groups / 4, heads,
                                  4 * head_dim, r->call->stream, &params.v);
     }

@@ -131,10 +131,10 @@ MXA_DEVICE uint32_t fold_factor(int from, int to)
 
 /* An operand that is quantized on the way in. WHY through FP16: a code times a power of two is
  * exact there, or so small that E4M3 rounds it to 0 either way. */
-MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, const float *x,
-                          prepare_folded *f)
+MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, int head_dim,
+                          const float *x, prepare_folded *f)
 {
-    const int chunks = dev_threads() / 8, warps = dev_threads() / 32;
+    const int chunks = head_dim / 8, warps = head_dim / 32;
     uint32_t top = 0, factor[4];
     int exponent[4];
     if (from->block == MXA_GPU_SQUARE) {
@@ -176,9 +176,9 @@ MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, const 
 }
 
 /* An MXFP8 operand: its values are exact in FP32, and folded in FP16 as above. */
-MXA_DEVICE void fold_given(mxa_shared shared, const float *x, prepare_folded *f)
+MXA_DEVICE void fold_given(mxa_shared shared, int head_dim, const float *x, prepare_folded *f)
 {
-    uint32_t top = reduce_max(shared, largest(x, 32), 1, 0, dev_threads() / 32);
+    uint32_t top = reduce_max(shared, largest(x, 32), 1, 0, head_dim / 32);
     f->exponent = top >= NOT_FINITE ? MXA_EXPONENT_NONE : fold_exponent(top, 0);
     float inverse = f->exponent == MXA_EXPONENT_NONE ? 0.0f : inverse_power(f->exponent);
     MXA_UNROLL
@@ -189,7 +189,7 @@ MXA_DEVICE void fold_given(mxa_shared shared, const float *x, prepare_folded *f)
 
 /* Largest squared norm of this warp's tokens, in units of the exponent's square. WHY FP16 sums of
  * four: payloads are at most 15, and the norm only decides which kernel takes the tile. */
-MXA_DEVICE float fold_norm(const prepare_folded *f)
+MXA_DEVICE float fold_norm(const prepare_folded *f, int head_dim)
 {
     float square[4];
     MXA_UNROLL
@@ -206,7 +206,7 @@ MXA_DEVICE float fold_norm(const prepare_folded *f)
     float a = add_rn(odd ? square[1] : square[0], shuffle_xor_f32(odd ? square[0] : square[1], 1));
     float b = add_rn(odd ? square[3] : square[2], shuffle_xor_f32(odd ? square[2] : square[3], 1));
     float sum = add_rn(high ? b : a, shuffle_xor_f32(high ? a : b, 2));
-    for (int mask = 4; mask < dev_threads() / 8; mask <<= 1) {
+    for (int mask = 4; mask < head_dim / 8; mask <<= 1) {
         sum = add_rn(sum, shuffle_xor_f32(sum, mask));
     }
     return f32_bits(warp_max(bits_f32(sum)));
@@ -214,9 +214,9 @@ MXA_DEVICE float fold_norm(const prepare_folded *f)
 
 /* q and k: payload rows, scale, and the largest norm of a row. One CTA a group of 32 tokens. */
 MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared, int type,
-                             int head)
+                             int head_dim, int head)
 {
-    const int group = dev_block_x(), chunks = dev_threads() / 8;
+    const int group = dev_block_x(), chunks = head_dim / 8;
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
     load_find(&params->batch, params->is_k_side, group * MXA_PREPARE_GROUP, &place);
@@ -226,23 +226,23 @@ MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared
     prepare_folded f;
     load_rows(&params->from, type, &place, position, head, d, x);
     if (type <= MXA_GPU_BF16) {
-        fold_wide(shared, &params->from, x, &f);
+        fold_wide(shared, &params->from, head_dim, x, &f);
     } else {
-        fold_given(shared, x, &f);
+        fold_given(shared, head_dim, x, &f);
     }
     const int finite = f.exponent != MXA_EXPONENT_NONE;
     mxa_global at =
         params->payload +
-        (uint64_t)((head * params->rows + group * MXA_PREPARE_GROUP + row) * dev_threads() + d);
+        (uint64_t)((head * params->rows + group * MXA_PREPARE_GROUP + row) * head_dim + d);
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         const uint32_t *h = f.h + 4 * i;
-        dev_store_global_u32x2(at + (uint64_t)(8 * i * dev_threads()),
+        dev_store_global_u32x2(at + (uint64_t)(8 * i * head_dim),
                                finite ? e4m3x4_from_f16x2(h[0], h[1]) : 0x7F7F7F7Fu,
                                finite ? e4m3x4_from_f16x2(h[2], h[3]) : 0x7F7F7F7Fu);
     }
     uint32_t scale = finite ? (uint32_t)(f.exponent + 127) << 23 : 0x7FC00000u;
-    float norm = mul_rn(sqrt_rn(fold_norm(&f)), f32_bits(scale));
+    float norm = mul_rn(sqrt_rn(fold_norm(&f, head_dim)), f32_bits(scale));
     if (dev_thread() == 0) {
         uint64_t index = (uint64_t)(head * (params->rows / MXA_PREPARE_GROUP) + group);
         dev_store_global_u32(params->scale + 16 * index, scale);
@@ -255,9 +255,9 @@ MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared
 
 /* Column sums of 128 tokens of a wide v. */
 MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int type,
-                             int head)
+                             int head_dim, int head)
 {
-    const int head_dim = dev_threads(), chunks = head_dim / 8;
+    const int chunks = head_dim / 8;
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
     load_find(&params->batch, 1, dev_block_x() * MXA_PREPARE_CHUNK, &place);
@@ -291,7 +291,7 @@ MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared
 
 /* First pass over q, k and v. y: q heads, kv heads of k, kv heads of v. D threads. type: of all
  * three, or 0: each has its own. */
-MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type)
+MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, int head_dim)
 {
     const mxa_shared shared = dev_shared();
     const mxa_gpu_batch *batch = &all->q.batch;
@@ -302,24 +302,30 @@ MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type)
     if (y < heads) {
         const mxa_prepare_params *params = y < q_heads ? &all->q : &all->k;
         if (dev_block_x() < params->groups) {
-            prepare_rows(params, shared, type ? type : params->from.type,
+            prepare_rows(params, shared, type ? type : params->from.type, head_dim,
                          y < q_heads ? y : y - q_heads);
         }
     } else if (dev_block_x() < all->v.groups / 4) {
-        prepare_sums(&all->v, shared, type ? type : all->v.from.type, y - heads);
+        prepare_sums(&all->v, shared, type ? type : all->v.from.type, head_dim, y - heads);
     }
 }
 
 MXA_KERNEL_SMALL(128) mxa_sm90_prepare_operands(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
 {
-    prepare_operands(&parameters, 0);
+    prepare_operands(&parameters, 0, dev_threads());
 }
 
-/* WHY an instance of its own: a sixth of the instructions, fewer registers. */
-MXA_KERNEL_SMALL(128)
-mxa_sm90_prepare_operands_bf16(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+/* WHY instances of their own: a sixth of the instructions, and it is they that set the pace. */
+MXA_KERNEL_SMALL(64)
+mxa_sm90_prepare_operands_bf16_d64(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
 {
-    prepare_operands(&parameters, MXA_GPU_BF16);
+    prepare_operands(&parameters, MXA_GPU_BF16, 64);
+}
+
+MXA_KERNEL_SMALL(128)
+mxa_sm90_prepare_operands_bf16_d128(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+{
+    prepare_operands(&parameters, MXA_GPU_BF16, 128);
 }
 
 /* v's mean from those sums, in order. Again after v's copy is made (params->top given), whose
@@ -394,13 +400,13 @@ MXA_DEVICE float sum_codes(mxa_u32x4 v)
 /* v: transposed payload with permuted keys, exponents, and the sequence's largest. One CTA makes
  * 128 tokens; 4*D threads, D for each group. x counts down: the first pass ended with the last
  * tokens, which L2 still holds. */
-MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type)
+MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int head_dim)
 {
     const mxa_shared shared = dev_shared();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
-    const int head_dim = dev_threads() / 4, chunks = head_dim / 8, head = dev_block_y();
+    const int chunks = head_dim / 8, head = dev_block_y();
     const int block = dev_grid_x() - 1 - dev_block_x();
     const int group = dev_thread() / head_dim, thread = dev_thread() % head_dim;
     const int d = thread % chunks * 8, quad = thread / chunks;
@@ -442,7 +448,7 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type)
     cta_sync();
     MXA_UNROLL
     for (int i = 0; i < 2; i++) {
-        int index = dev_thread() + i * dev_threads();
+        int index = dev_thread() + i * 4 * head_dim;
         int row = index / 8, part = index % 8;
         mxa_u32x4 v;
         v.x = dev_load_shared_u32(values_word(shared, row, 4 * part));
@@ -481,12 +487,19 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type)
 
 MXA_KERNEL_SMALL(512) mxa_sm90_prepare_values(MXA_PARAMETERS(mxa_prepare_params, parameters))
 {
-    prepare_values(&parameters, parameters.from.type);
+    prepare_values(&parameters, parameters.from.type, dev_threads() / 4);
 }
 
-MXA_KERNEL_SMALL(512) mxa_sm90_prepare_values_bf16(MXA_PARAMETERS(mxa_prepare_params, parameters))
+MXA_KERNEL_SMALL(256)
+mxa_sm90_prepare_values_bf16_d64(MXA_PARAMETERS(mxa_prepare_params, parameters))
 {
-    prepare_values(&parameters, MXA_GPU_BF16);
+    prepare_values(&parameters, MXA_GPU_BF16, 64);
+}
+
+MXA_KERNEL_SMALL(512)
+mxa_sm90_prepare_values_bf16_d128(MXA_PARAMETERS(mxa_prepare_params, parameters))
+{
+    prepare_values(&parameters, MXA_GPU_BF16, 128);
 }
 
 /* Moves a group's payload of v down by 2^excess (negative); the whole warp. */
