@@ -4,6 +4,7 @@
  */
 #include "run.h"
 
+#include "device.h"
 #include "error.h"
 #include "progress.h"
 
@@ -102,8 +103,16 @@ void mxc_run_attention(const mxattn_context *context, const mxc_run *run)
     args.cu_seqlens_k = run->cu_seqlens_k;
     args.seqused_q = run->seqused_q;
     args.seqused_k = run->seqused_k;
-    args.workspace = mxc_tool_alloc((size_t)bytes);
     args.workspace_bytes = (size_t)bytes;
+    if (info.backend == MXATTN_BACKEND_CUDA) {
+        mxc_device_copies copies;
+        mxc_device_begin(&copies, &args, run);
+        mxc_need(mxattn_attention_forward(plan, &args));
+        mxc_device_end(&copies, run);
+        mxattn_plan_destroy(plan);
+        return;
+    }
+    args.workspace = mxc_tool_alloc((size_t)bytes);
     mxc_need(mxattn_attention_forward(plan, &args));
     if (backward) {
         args.dout = &run->dout;

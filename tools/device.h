@@ -1,0 +1,25 @@
+/* device.h: an attention run's memory on a GPU, for `--backend cuda`.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXC_TOOLS_DEVICE_H
+#define MXC_TOOLS_DEVICE_H
+
+#include "run.h"
+
+enum { MXC_DEVICE_MEMORIES = 16 };
+
+/* Copies on device 0 of what a run reads, and room there for what it writes. */
+typedef struct mxc_device_copies {
+    void *memory[MXC_DEVICE_MEMORIES];
+    int count;
+    mxattn_tensor tensors[5]; /* q, k, v, o, lse */
+} mxc_device_copies;
+
+/* Points args at copies of what they point at; workspace_bytes of workspace too. */
+void mxc_device_begin(mxc_device_copies *copies, mxattn_attention_args *args, const mxc_run *run);
+
+/* Waits, copies o and lse back into the run's memory, and frees the copies. */
+void mxc_device_end(mxc_device_copies *copies, const mxc_run *run);
+
+#endif
