@@ -284,6 +284,7 @@ def main():
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
+            file.write("\n")
 
 
 if __name__ == "__main__":
