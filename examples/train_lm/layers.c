@@ -166,7 +166,7 @@ rope_table rope_table_create(int positions, int head_dim)
     table.sine = allocate((size_t)(positions * half) * sizeof(float));
     for (int i = 0; i < positions; i++) {
         for (int d = 0; d < half; d++) {
-            double angle = i * pow(10000.0, -(double)d / half);
+            double angle = i * pow(500.0, -(double)d / half);
             table.cosine[i * half + d] = (float)cos(angle);
             table.sine[i * half + d] = (float)sin(angle);
         }

@@ -33,8 +33,9 @@ void linear_backward(pool *p, float *dx, float *dweight, const float *dy, const 
                      const float *weight, int tokens, int inputs, int outputs);
 
 /* Rotary embedding in place: in each of the first `heads` heads of a row, the pair (d, d + half)
- * turns by position * 10000^(-d/half), half = head_dim / 2. Positions count from the start of each
- * sequence. Rows are `stride` floats apart. rope_backward turns the other way. */
+ * turns by position * 500^(-d/half), half = head_dim / 2: a base for sequences of hundreds of
+ * tokens. Positions count from the start of each sequence. Rows are `stride` floats apart.
+ * rope_backward turns the other way. */
 typedef struct rope_table {
     int positions, half;
     float *cosine, *sine; /* (positions, half) */

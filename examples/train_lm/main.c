@@ -26,13 +26,13 @@ static attention *create_attention(pool *p, const model_config *c, enum attentio
 static model_config configure(const options *o, const text *t)
 {
     enum { HEAD_DIM = 64, MLP_RATIO = 3 };
-    int heads = o->width / HEAD_DIM;
+    int heads = 2 * o->width / HEAD_DIM; /* queries twice as wide as the network */
     return (model_config){.vocabulary = t->vocabulary,
                           .layers = o->layers,
                           .width = o->width,
                           .hidden = MLP_RATIO * o->width,
                           .heads = heads,
-                          .kv_heads = heads % 2 == 0 ? heads / 2 : 1,
+                          .kv_heads = heads / 2,
                           .head_dim = HEAD_DIM,
                           .max_tokens = o->batch_tokens,
                           .max_sequences = o->batch_tokens,

@@ -67,13 +67,14 @@ static parameters parameters_create(const model_config *c)
 }
 
 /* Matrices that read a normalised row start with deviation 1/sqrt(inputs); those that add to x,
- * and the head, start at 0, so that the untrained network predicts all characters alike. */
+ * and the head, start at 0, so that the untrained network predicts all characters alike. Small
+ * embeddings let what the layers add count early. */
 static void initialise(parameters *w, const model_config *c, uint64_t seed)
 {
     random_state random = {seed ^ 0x696E697400000000u};
     double deviation = 1.0 / sqrt(c->width);
     for (int i = 0; i < c->vocabulary * c->width; i++)
-        w->embedding[i] = (float)random_normal(&random);
+        w->embedding[i] = (float)(0.3 * random_normal(&random));
     for (int l = 0; l < c->layers; l++) {
         for (int i = 0; i < qkv_width(c) * c->width; i++)
             w->layer[l].qkv[i] = (float)(deviation * random_normal(&random));

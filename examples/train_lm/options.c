@@ -17,7 +17,7 @@ static const char help[] =
     "seed, and compares the validation losses.\n"
     "  --attention LIST   kinds, by commas: float32, mxfp8, none (default float32,mxfp8)\n"
     "  --backend NAME     of the mxattn library for mxfp8: auto, cpu, ref (default auto)\n"
-    "  --steps N          optimizer steps of each training (default 800)\n"
+    "  --steps N          optimizer steps of each training (default 600)\n"
     "  --batch-tokens N   most tokens of a step (default 1024)\n"
     "  --width N          of the network, a multiple of 64, the head size (default 128)\n"
     "  --layers N         (default 4)\n"
@@ -110,7 +110,7 @@ options options_read(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     options o = {.runs = {ATTENTION_FLOAT32, ATTENTION_MXFP8},
                  .run_count = 2,
-                 .steps = 800,
+                 .steps = 600,
                  .batch_tokens = 1024,
                  .width = 128,
                  .layers = 4,
