@@ -5,11 +5,13 @@
  */
 #include "cpu/attention_backward.h"
 
+#include "cpu/attention_forward.h"
+#include "cpu/fpenv.h"
 #include "cpu/operand_quantize.h"
+#include "cpu/operations.h"
 #include "cpu/range.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
-#include "mx/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -166,6 +168,7 @@ static void carve_call(const mxattn_plan *plan, mxa_arena *arena, mxa_backward_j
 
     job->sequences_q = mxa_arena_take(arena, (p->batch + 1) * (int64_t)sizeof(mxa_sequence));
     job->sequences_k = mxa_arena_take(arena, (p->batch + 1) * (int64_t)sizeof(mxa_sequence));
+    job->order = mxa_arena_take(arena, p->batch * (int64_t)sizeof(int32_t));
     job->unusual = mxa_arena_take(arena, p->batch);
     job->dsink = mxa_arena_take(arena, blocks_q * (int64_t)sizeof(double));
     memory->q = take_operand(arena, p, &p->q, bound_q(p, p->head_dim));
@@ -293,11 +296,12 @@ static void clear_outside(const mxattn_tensor *output, const mxa_sequence *table
         clear_tokens(output, 0, table[batch].token, output->shape[1]);
 }
 
-static void finish_output(const mxattn_tensor *output, const mxattn_tensor *tensor,
-                          const mxa_batch *batch)
+static mxattn_status finish_output(const mxattn_context *context, const mxattn_tensor *output,
+                                   const mxattn_tensor *tensor, const mxa_batch *batch)
 {
-    if (mxa_dtype_is_fp8(tensor->tags.dtype))
-        mxa_quantize_tensor(output, tensor, batch);
+    const mxa_quantize_call call = {.wide = *output, .quantized = *tensor, .batch = *batch};
+
+    return mxa_dtype_is_fp8(tensor->tags.dtype) ? mxa_cpu_quantize(context, &call) : MXATTN_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -316,6 +320,27 @@ static int32_t exponent_of(double bound)
     while (ldexp(bound, e + 1) > 65504)
         e--;
     return e;
+}
+
+static int64_t work_of(const mxa_backward_job *job, int32_t b)
+{
+    return job->sequences_q[b].used * job->sequences_k[b].used;
+}
+
+/* Shell sort: the longest sequences first, so that none is left for the end. */
+static void order_sequences(const mxa_backward_job *job)
+{
+    for (int64_t b = 0; b < job->batch; b++)
+        job->order[b] = (int32_t)b;
+    for (int64_t gap = job->batch / 2; gap > 0; gap /= 2)
+        for (int64_t i = gap; i < job->batch; i++) {
+            const int32_t b = job->order[i];
+            int64_t j = i;
+
+            for (; j >= gap && work_of(job, job->order[j - gap]) < work_of(job, b); j -= gap)
+                job->order[j] = job->order[j - gap];
+            job->order[j] = b;
+        }
 }
 
 /* |dQ_i| <= (2 |dO_i| max|V_j| + |dLSE_i|) max|K|, before softmax_scale. */
@@ -376,6 +401,28 @@ static int mark_unusual(const mxa_backward_job *job)
     return any;
 }
 
+/* One loop of a pass. */
+typedef struct loop {
+    mxa_parallel_task task;
+    mxa_backward_job *job;
+} loop;
+
+static void loop_task(void *arg, int64_t task, int32_t worker)
+{
+    const loop *l = arg;
+    const mxa_fpenv before = mxa_fpenv_enter();
+
+    l->task(l->job, task, worker);
+    mxa_fpenv_leave(before);
+}
+
+static void run_loop(mxa_backward_job *job, int64_t tasks, mxa_parallel_task task)
+{
+    loop l = {task, job};
+
+    mxa_parallel_for(job->plan->context, tasks, loop_task, &l);
+}
+
 /* Everything between operands and finished gradients, for the sequences of one pass. */
 static void run_pass(const mxattn_plan *plan, const mxa_backward_kernel *kernel, mxa_arena arena,
                      mxa_backward_job *job)
@@ -386,12 +433,12 @@ static void run_pass(const mxattn_plan *plan, const mxa_backward_kernel *kernel,
 
     carve_pass(plan, kernel, &arena, job);
     if (job->fp16)
-        mxa_parallel_for(plan->context, blocks_k, kernel->norms, job);
-    mxa_parallel_for(plan->context, blocks_q, kernel->rows, job);
+        run_loop(job, blocks_k, kernel->norms);
+    run_loop(job, blocks_q, kernel->rows);
     if (job->fp16)
         choose_exponents(job);
-    mxa_parallel_for(plan->context, job->batch * kv_heads * job->sizes.splits, kernel->keys, job);
-    mxa_parallel_for(plan->context, blocks_q, kernel->finish, job);
+    run_loop(job, job->batch * kv_heads * job->sizes.splits, kernel->keys);
+    run_loop(job, blocks_q, kernel->finish);
 }
 
 mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_attention_call *call)
@@ -408,15 +455,18 @@ mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_atte
         .group = problem->heads / problem->kv_heads,
         .e4m3 = plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3,
         .fp16 = plan->info.dq_reduce == MXATTN_DQ_REDUCE_FP16,
-        .tokens_q = call->total_q,
+        .tokens_q = mxa_cpu_tokens_q(call),
     };
 
     carve_call(plan, &arena, &job, &memory);
     mxa_sequence_table(&call->batch_q, job.sequences_q);
     mxa_sequence_table(&call->batch_k, job.sequences_k);
+    order_sequences(&job);
     if (call->saved) {
-        job.saved_o = call->saved;
-        job.saved_lse = job.saved_o + call->total_q * problem->heads * problem->head_dim_v;
+        const mxa_saved_view saved = mxa_cpu_saved_view(problem, call->saved, job.tokens_q);
+
+        job.saved_o = saved.o;
+        job.saved_lse = saved.lse;
     }
     mxattn_status status = open_operands(&job, &memory);
     if (status)
@@ -435,10 +485,12 @@ mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_atte
         job.pass = 1;
         run_pass(plan, kernel_of(plan, 1), arena, &job);
     }
-    finish_output(&job.dq, &call->dq, &call->batch_q);
-    finish_output(&job.dk, &call->dk, &call->batch_k);
-    finish_output(&job.dv, &call->dv, &call->batch_k);
     if (call->dsink)
         sum_dsink(&job);
-    return MXATTN_OK;
+    status = finish_output(plan->context, &job.dq, &call->dq, &call->batch_q);
+    if (!status)
+        status = finish_output(plan->context, &job.dk, &call->dk, &call->batch_k);
+    if (!status)
+        status = finish_output(plan->context, &job.dv, &call->dv, &call->batch_k);
+    return status;
 }

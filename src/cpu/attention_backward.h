@@ -56,6 +56,7 @@ typedef struct mxa_backward_job {
     const float *saved_lse;
     int64_t tokens_q;
     mxa_sequence *sequences_q, *sequences_k; /* (batch+1) */
+    int32_t *order;                          /* (batch): sequences, those with most work first */
     /* (Hq, 32 blocks_q, units); rows and lanes are one array where a unit is one element. */
     void *q_rows, *q_units, *dout_rows, *dout_units;
     float *lse2, *delta;     /* (Hq, 32 blocks_q) */

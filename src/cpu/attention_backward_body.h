@@ -19,13 +19,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "cpu/attention_backward_product_body.h"
 #include "cpu/attention_backward_rows_body.h"
 
 enum {
     TILE_Q = MXA_BACKWARD_TILE_Q,
     TILE_K = MXA_BACKWARD_TILE_K,
-    STEP = TILE_K + MXA_BACKWARD_PAD, /* of rows of keys in P, dS */
-    WIDTH = 2 * VEC_LANES             /* columns of a register tile */
+    STEP = TILE_K + MXA_BACKWARD_PAD /* of rows of keys in P, dS */
 };
 
 _Static_assert(TILE_Q % MXA_BLOCK == 0 && TILE_K % MXA_BLOCK == 0, "tiles hold whole blocks");
@@ -105,82 +105,6 @@ static int64_t scratch_bytes(const mxattn_attention_problem *problem)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Products: c (+)= a * b, m rows high (TILE_M or 1), WIDTH columns wide
- * --------------------------------------------------------------------------------------------- */
-
-VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
-                        int64_t a_step, const unit *b, int64_t b_step, int64_t units)
-{
-    tile_sum sum;
-
-    VEC_UNROLL
-    for (int i = 0; i < m; i++) {
-        VEC_UNROLL
-        for (int j = 0; j < 2; j++)
-            sum[i][j] = keep ? vec_load(c + i * c_row + j * VEC_LANES) : vec_set(0.0f);
-    }
-    tile_dot_part(sum, m, 2, a, a_row, a_step, b, b_step, units);
-    VEC_UNROLL
-    for (int i = 0; i < m; i++) {
-        VEC_UNROLL
-        for (int j = 0; j < 2; j++)
-            vec_store(c + i * c_row + j * VEC_LANES, sum[i][j]);
-    }
-}
-
-/* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
- */
-
-/* a: rows of units. */
-static VEC_NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a,
-                                      int64_t a_row, const unit *b, int64_t b_step, int64_t units)
-{
-    product(TILE_M, c, c_row, keep, a, a_row, 1, b, b_step, units);
-}
-
-/* a: columns, the rows of c side by side. */
-static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a,
-                                         int64_t a_step, const unit *b, int64_t b_step,
-                                         int64_t units)
-{
-    product(TILE_M, c, c_row, keep, a, 1, a_step, b, b_step, units);
-}
-
-/* One unit of a times those of its elements [first, end) of b that are in it. */
-static void product_part(float *c, const unit *a, const unit *b, int first, int end)
-{
-    uint32_t mask = 0, x[WIDTH];
-    unit part[WIDTH];
-
-    for (int e = first < 0 ? 0 : first; e < end && e < UNIT_DEPTH; e++)
-        mask |= (uint32_t)0xffff << 16 * e;
-    memcpy(x, b, sizeof(x));
-    for (int l = 0; l < WIDTH; l++)
-        x[l] &= mask;
-    memcpy(part, x, sizeof(part));
-    product(1, c, 0, 1, a, 0, 0, part, 0, 1);
-}
-
-/* One row of c, over elements [first, end) of the contracted axis and no others: where a unit is
- * seen in part, the rest of it is masked out of b. */
-static VEC_NOINLINE void product_seen(float *c, int keep, const unit *a, int64_t a_step,
-                                      const unit *b, int64_t b_step, int first, int end)
-{
-    const int past = (end + UNIT_DEPTH - 1) / UNIT_DEPTH;
-
-    if (UNIT_DEPTH == 1) {
-        product(1, c, 0, keep, a + first * a_step, 0, a_step, b + first * b_step, b_step,
-                end - first);
-        return;
-    }
-    if (!keep)
-        memset(c, 0, WIDTH * sizeof(float));
-    for (int u = first / UNIT_DEPTH; u < past && first < end; u++)
-        product_part(c, a + u * a_step, b + u * b_step, first - u * UNIT_DEPTH,
-                     end - u * UNIT_DEPTH);
-}
-
-/* ------------------------------------------------------------------------------------------------
  * load
  * --------------------------------------------------------------------------------------------- */
 
@@ -198,17 +122,20 @@ static void load(const mxa_backward_job *job, const space *s, tile_keys *keys)
     const int64_t padded = mxa_round_up(keys->count, MXA_BLOCK);
     const int64_t units = units_along_dims(job->problem->head_dim);
     const int64_t units_v = units_along_dims(job->problem->head_dim_v);
+    const int partner = job->call->k_seq.ndim > 0;
     mxa_operand k, k_lanes, v;
 
     mxa_operand_open(&k, &job->k, sequence, keys->b, keys->kv_head);
     mxa_operand_open(&k_lanes, &job->k_lanes, sequence, keys->b, keys->kv_head);
     mxa_operand_open(&v, &job->v, sequence, keys->b, keys->kv_head);
-    load_tokens(&k, keys->first, keys->count, padded, s->rows, units, NULL, 0);
+    keys->special = load_tokens(&k, keys->first, keys->count, padded, s->rows, units,
+                                partner ? NULL : s->k_units, job->sizes.lane_units);
     lanes_from_rows(s->rows, units, padded, s->k_lanes);
     load_tokens(&v, keys->first, keys->count, padded, s->rows, units_v, NULL, 0);
     lanes_from_rows(s->rows, units_v, padded, s->v_lanes);
-    keys->special = load_tokens(&k_lanes, keys->first, keys->count, padded, NULL, 0, s->k_units,
-                                job->sizes.lane_units);
+    if (partner)
+        keys->special = load_tokens(&k_lanes, keys->first, keys->count, padded, NULL, 0, s->k_units,
+                                    job->sizes.lane_units);
     memset(s->dk, 0, (size_t)(padded * job->sizes.dims) * sizeof(float));
     memset(s->dv, 0, (size_t)(padded * job->sizes.dims_v) * sizeof(float));
 }
@@ -574,7 +501,7 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
     const mxa_backward_job *job = arg;
     const int64_t kv_heads = job->problem->kv_heads, split = task % job->sizes.splits;
     const int64_t unit_task = task / job->sizes.splits;
-    tile_keys keys = {.b = unit_task / kv_heads, .kv_head = unit_task % kv_heads};
+    tile_keys keys = {.b = job->order[unit_task / kv_heads], .kv_head = unit_task % kv_heads};
     const int64_t splits = mxa_backward_splits(job, keys.b);
     const int64_t used_q = job->sequences_q[keys.b].used, used_k = job->sequences_k[keys.b].used;
     const mxa_mask mask = mxa_mask_make(job->problem, used_q, used_k);

@@ -202,9 +202,11 @@ static void row_numbers(const mxa_backward_job *job, const block_rows *rows, int
     const mxa_interval seen = mxa_mask_row(&mask, token);
     const float dlse =
         job->call->dlse.ndim ? row_number(&job->call->dlse, sequence, rows->head, token) : 0.0f;
-    float o[MXA_DIMS_MOST] = {0};
+    float o[MXA_DIMS_MOST];
     float whole = 0, centred = 0, lse;
 
+    for (int64_t d = problem->head_dim_v; d < dims_v; d++)
+        o[d] = 0.0f;
     if (job->saved_o) {
         lse = job->saved_lse[rows->head * job->tokens_q + sequence->token + token];
         memcpy(o,
@@ -268,8 +270,13 @@ static void load_rows(const mxa_backward_job *job, const block_rows *rows)
                     job->dout_rows != job->dout_units ? dout_units : NULL, sizes->lane_units_v);
     operand_read(&reader, &dout);
     for (int64_t s = 0; s < rows->count; s++) {
-        operand_row(&reader, rows->first + s, row);
-        row_numbers(job, rows, s, row, &dsink, &bound);
+        const float *decoded = (const float *)(const void *)(dout_rows + s * sizes->row_units_v);
+
+        if (UNIT_DEPTH > 1) {
+            operand_row(&reader, rows->first + s, row);
+            decoded = row;
+        }
+        row_numbers(job, rows, s, decoded, &dsink, &bound);
     }
     job->special[rows->head * sizes->blocks_q + rows->block] = (uint8_t)special;
     job->dsink[rows->head * sizes->blocks_q + rows->block] = dsink;

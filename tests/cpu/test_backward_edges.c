@@ -12,6 +12,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 static uint32_t isas[8];
 static int isa_count;
@@ -305,6 +308,45 @@ static void test_fixed_exponent(void)
     free(t);
 }
 
+#if defined(__SSE2__)
+
+/* A host program's flush-to-zero does not show, on its own thread or on those of the pool. */
+static void test_flush_to_zero(void)
+{
+    one_sided *kept = malloc(sizeof(*kept)), *flushed = malloc(sizeof(*flushed));
+
+    for (int i = 0; i < isa_count; i++) {
+        const int units_flush = (isas[i] & MXATTN_ISA_AVX512_BF16) != 0;
+        mxattn_context *context = mxt_context(isas[i], 2);
+        mxattn_attention_problem problem;
+
+        mxt_case("subnormal dS on a thread that flushes, %s", mxt_isa_name(isas[i]));
+        mxattn_attention_problem_init(&problem);
+        problem.softmax_scale = 0.25;
+        fill_one_sided(kept, 4, 0x1p-62f, 0x1p-62f);
+        fill_one_sided(flushed, 4, 0x1p-62f, 0x1p-62f);
+        CHECK_STATUS(MXATTN_OK, run_one_sided(context, kept, &problem));
+        const unsigned before = _mm_getcsr();
+        _mm_setcsr(before | 0x8040); /* flush to zero, denormals are zero */
+        const mxattn_status status = run_one_sided(context, flushed, &problem);
+        _mm_setcsr(before);
+        CHECK(status == MXATTN_OK, "%s", mxattn_last_error());
+        mxt_check_bytes("dQ", flushed->dq, kept->dq, sizeof(float), mxt_shape3(ROWS, 1, DIM));
+        CHECK(units_flush || kept->dq[0] == 0x1p-119f, "dQ is %g", (double)kept->dq[0]);
+        mxattn_context_destroy(context);
+    }
+    free(kept);
+    free(flushed);
+}
+
+#else
+
+static void test_flush_to_zero(void)
+{
+}
+
+#endif
+
 int main(void)
 {
     isa_count = mxt_isas(isas);
@@ -312,5 +354,6 @@ int main(void)
     test_nan_in_blocks();
     test_bound();
     test_fixed_exponent();
+    test_flush_to_zero();
     return mxt_finish();
 }

@@ -1,0 +1,92 @@
+/* attention_backward_product_body.h: the register tiles of backward: c (+)= a * b, TILE_M rows or
+ * one row high, two vectors wide.
+ *
+ * WHY two vectors, where forward has TILE_N: what lies in lanes here are keys and head dimensions,
+ * multiples of 32, which three vectors of eight lanes do not divide. With four rows that is eight
+ * sums, just enough to hide the latency of a fused multiply-add.
+ * Included by attention_backward_body.h, after a vec_*.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_ATTENTION_BACKWARD_PRODUCT_BODY_H
+#define MXA_CPU_ATTENTION_BACKWARD_PRODUCT_BODY_H
+
+#include "cpu/vec_tile.h"
+
+#include <string.h>
+
+enum { WIDTH = 2 * VEC_LANES };
+
+VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
+                        int64_t a_step, const unit *b, int64_t b_step, int64_t units)
+{
+    tile_sum sum;
+
+    VEC_UNROLL
+    for (int i = 0; i < m; i++) {
+        VEC_UNROLL
+        for (int j = 0; j < 2; j++)
+            sum[i][j] = keep ? vec_load(c + i * c_row + j * VEC_LANES) : vec_set(0.0f);
+    }
+    tile_dot_part(sum, m, 2, a, a_row, a_step, b, b_step, units);
+    VEC_UNROLL
+    for (int i = 0; i < m; i++) {
+        VEC_UNROLL
+        for (int j = 0; j < 2; j++)
+            vec_store(c + i * c_row + j * VEC_LANES, sum[i][j]);
+    }
+}
+
+/* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
+ */
+
+/* a: rows of units. */
+static VEC_NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a,
+                                      int64_t a_row, const unit *b, int64_t b_step, int64_t units)
+{
+    product(TILE_M, c, c_row, keep, a, a_row, 1, b, b_step, units);
+}
+
+/* a: columns, the rows of c side by side. */
+static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a,
+                                         int64_t a_step, const unit *b, int64_t b_step,
+                                         int64_t units)
+{
+    product(TILE_M, c, c_row, keep, a, 1, a_step, b, b_step, units);
+}
+
+/* One unit of a times those of its elements [first, end) of b that are in it. */
+static void product_part(float *c, const unit *a, const unit *b, int first, int end)
+{
+    uint32_t mask = 0, x[WIDTH];
+    unit part[WIDTH];
+
+    for (int e = first < 0 ? 0 : first; e < end && e < UNIT_DEPTH; e++)
+        mask |= (uint32_t)0xffff << 16 * e;
+    memcpy(x, b, sizeof(x));
+    for (int l = 0; l < WIDTH; l++)
+        x[l] &= mask;
+    memcpy(part, x, sizeof(part));
+    product(1, c, 0, 1, a, 0, 0, part, 0, 1);
+}
+
+/* One row of c, over elements [first, end) of the contracted axis and no others: where a unit is
+ * seen in part, the rest of it is masked out of b. */
+static VEC_NOINLINE void product_seen(float *c, int keep, const unit *a, int64_t a_step,
+                                      const unit *b, int64_t b_step, int first, int end)
+{
+    const int past = (end + UNIT_DEPTH - 1) / UNIT_DEPTH;
+
+    if (UNIT_DEPTH == 1) {
+        product(1, c, 0, keep, a + first * a_step, 0, a_step, b + first * b_step, b_step,
+                end - first);
+        return;
+    }
+    if (!keep)
+        memset(c, 0, WIDTH * sizeof(float));
+    for (int u = first / UNIT_DEPTH; u < past && first < end; u++)
+        product_part(c, a + u * a_step, b + u * b_step, first - u * UNIT_DEPTH,
+                     end - u * UNIT_DEPTH);
+}
+
+#endif
