@@ -77,7 +77,7 @@ static void one_key(const mxt_config *config)
 
 static void odd_lengths(const mxt_config *config)
 {
-    static const int64_t lengths[] = {1, 31, 33, 65, 100, 130};
+    static const int64_t lengths[] = {1, 31, 33, 65, 100, 129, 130};
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
         for (int causal = 0; causal < 2; causal++) {
             mxt_attention a;
@@ -325,12 +325,13 @@ static void all_options(const mxt_config *config)
 static const mxt_named_case cases[] = {
     {"B03 rows without keys, one key to a sequence", three_keys_and_empty_rows},
     {"B03 one key has no gradient in q and k", one_key},
-    {"B16 lengths that fill no tile", odd_lengths},
+    {"B16 B17 lengths that fill no tile, unmapped pages behind them", odd_lengths},
     {"B26 garbage in unused rows", garbage_in_unused_rows},
     {"B27 rows past the last sequence are 0", rows_past_the_end},
     {"B29 padding between sequences", padding_between_sequences},
     {"B30 seqused in backward", seqused_dense},
-    {"B48 the same bits again", same_bits_again},
+    {"B48 B117 B119 the same bits again, workspace exactly as large as the plan says",
+     same_bits_again},
     {"B55 large logits", large_logits},
     {"B75 window and causal in backward", window_in_backward},
     {"B110 backward uses the quantized operands", quantized_operands_in_backward},

@@ -169,6 +169,27 @@ static void clear(void)
     free(data);
 }
 
+/* The example of docs/format.md, section 4. */
+static void documented_example(void)
+{
+    static const int32_t cu[] = {0, 33, 33, 103};
+    static const int64_t want[2][3] = {{443, 23, 1670}, {574, 23, 1641}};
+    const mxa_batch batch = {3, 0, cu, NULL};
+    mxa_scale_extent extent = mxa_scales_extent(&batch, 2, 72);
+    mxa_sequence table[4];
+    mxa_sequence_table(&batch, table);
+    mxt_case("docs/format.md: token 40 of sequence 2, head 1, dim 70");
+    for (int axis = 0; axis < 2; axis++) {
+        for (int layout = 0; layout < 3; layout++) {
+            mxattn_scales scales = {.layout = (mxattn_scale_layout)layout};
+            mxa_scales_resolve(&scales, (mxattn_axis)axis, &extent);
+            int64_t got = mxa_scales_offset(&scales, (mxattn_axis)axis, &table[2], 2, 40, 1, 70);
+            CHECK(got == want[axis][layout], "axis %d layout %d: got %lld, want %lld", axis, layout,
+                  (long long)got, (long long)want[axis][layout]);
+        }
+    }
+}
+
 int main(void)
 {
     legal();
@@ -176,5 +197,6 @@ int main(void)
     offsets();
     tiled_by_hand();
     clear();
+    documented_example();
     return mxt_finish();
 }
