@@ -220,6 +220,58 @@ void rope_backward(pool *p, float *dx, const rope_table *table, const int *posit
     pool_rows(p, tokens, rope_rows, &r);
 }
 
+/* --- norm of heads -------------------------------------------------------------------------- */
+
+struct head_norm {
+    float *x; /* forward: the heads; backward: their gradient */
+    float *rstd;
+    const float *normalised;
+    int stride, heads, head_dim;
+};
+
+static void head_norm_rows(void *arg, int64_t first, int64_t last)
+{
+    const struct head_norm *n = arg;
+    for (int64_t i = first * n->heads; i < last * n->heads; i++) {
+        float *x = n->x + i / n->heads * n->stride + i % n->heads * n->head_dim;
+        float mean = sum_of_squares(x, n->head_dim) / (float)n->head_dim;
+        float rstd = 1.0f / sqrtf(mean + 1e-6f);
+        for (int d = 0; d < n->head_dim; d++)
+            x[d] *= rstd;
+        n->rstd[i] = rstd;
+    }
+}
+
+void head_norm_forward(pool *p, float *x, float *rstd, int tokens, int stride, int heads,
+                       int head_dim)
+{
+    struct head_norm n = {x, rstd, NULL, stride, heads, head_dim};
+    pool_rows(p, tokens, head_norm_rows, &n);
+}
+
+/* dx = rstd * (dy - u * mean(dy * u)), u the normalised head. */
+static void head_norm_backward_rows(void *arg, int64_t first, int64_t last)
+{
+    const struct head_norm *n = arg;
+    for (int64_t i = first * n->heads; i < last * n->heads; i++) {
+        int64_t place = i / n->heads * n->stride + i % n->heads * n->head_dim;
+        float *dx = n->x + place, rstd = n->rstd[i], dot = 0.0f;
+        const float *u = n->normalised + place;
+        for (int d = 0; d < n->head_dim; d++)
+            dot += dx[d] * u[d];
+        float mean = dot / (float)n->head_dim;
+        for (int d = 0; d < n->head_dim; d++)
+            dx[d] = rstd * (dx[d] - u[d] * mean);
+    }
+}
+
+void head_norm_backward(pool *p, float *dx, const float *x, const float *rstd, int tokens,
+                        int stride, int heads, int head_dim)
+{
+    struct head_norm n = {dx, (float *)rstd, x, stride, heads, head_dim};
+    pool_rows(p, tokens, head_norm_backward_rows, &n);
+}
+
 /* --- activation ----------------------------------------------------------------------------- */
 
 struct squared_relu {

@@ -48,6 +48,15 @@ void rope_forward(pool *p, float *x, const rope_table *table, const int *positio
 void rope_backward(pool *p, float *dx, const rope_table *table, const int *position, int tokens,
                    int stride, int heads);
 
+/* Each of the first `heads` heads of a row, in place, divided by its root mean square: q and k of
+ * length sqrt(head_dim), so that scores stay within +-sqrt(head_dim) and with them the error that a
+ * narrow format makes in them. It commutes with rotation. rstd is (T, heads); backward takes the
+ * normalised x. */
+void head_norm_forward(pool *p, float *x, float *rstd, int tokens, int stride, int heads,
+                       int head_dim);
+void head_norm_backward(pool *p, float *dx, const float *x, const float *rstd, int tokens,
+                        int stride, int heads, int head_dim);
+
 /* y = max(x, 0)^2, over T * width numbers. */
 void squared_relu_forward(pool *p, float *y, const float *x, int tokens, int width);
 void squared_relu_backward(pool *p, float *dx, const float *dy, const float *x, int tokens,

@@ -99,6 +99,7 @@ static void create_activations(model *m)
         a->norm = rows(c, c->width);
         a->rstd = rows(c, 1);
         a->qkv = rows(c, qkv_width(c));
+        a->rstd_qk = rows(c, c->heads + c->kv_heads);
         a->o = rows(c, c->heads * c->head_dim);
         a->x_middle = rows(c, c->width);
         a->norm_middle = rows(c, c->width);
@@ -136,8 +137,8 @@ void model_destroy(model *m)
 {
     for (int l = 0; l < m->config.layers; l++) {
         struct layer_activations *a = &m->act.layer[l];
-        float *all[] = {a->x,        a->norm,        a->rstd,        a->qkv, a->o,
-                        a->x_middle, a->norm_middle, a->rstd_middle, a->up,  a->active};
+        float *all[] = {a->x,           a->norm,        a->rstd, a->qkv,    a->o,      a->x_middle,
+                        a->norm_middle, a->rstd_middle, a->up,   a->active, a->rstd_qk};
         for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
             free(all[i]);
     }
@@ -159,7 +160,7 @@ static void copy(float *to, const float *from, int tokens, int width)
 void model_forward(model *m, const batch *b)
 {
     const model_config *c = &m->config;
-    int T = b->sequences.tokens, C = c->width, rotated = c->heads + c->kv_heads;
+    int T = b->sequences.tokens, C = c->width, qk = c->heads + c->kv_heads;
     embedding_forward(m->p, m->act.layer[0].x, m->weights.embedding, b->input, T, C);
     for (int l = 0; l < c->layers; l++) {
         const struct layer_parameters *w = &m->weights.layer[l];
@@ -168,7 +169,8 @@ void model_forward(model *m, const batch *b)
 
         rmsnorm_forward(m->p, a->norm, a->rstd, a->x, w->attention_gain, T, C);
         linear_forward(m->p, a->qkv, a->norm, w->qkv, T, C, qkv_width(c));
-        rope_forward(m->p, a->qkv, &m->rope, b->position, T, qkv_width(c), rotated);
+        rope_forward(m->p, a->qkv, &m->rope, b->position, T, qkv_width(c), qk);
+        head_norm_forward(m->p, a->qkv, a->rstd_qk, T, qkv_width(c), qk, c->head_dim);
         double start = seconds_now();
         m->attend->forward(m->attend, l, a->o, a->qkv, &b->sequences);
         m->attention_seconds += seconds_now() - start;
@@ -199,7 +201,7 @@ static void layer_backward(model *m, const batch *b, int l)
     const struct layer_parameters *w = &m->weights.layer[l];
     const struct layer_parameters *g = &m->gradients.layer[l];
     const struct layer_activations *a = &m->act.layer[l];
-    int T = b->sequences.tokens, C = c->width, rotated = c->heads + c->kv_heads;
+    int T = b->sequences.tokens, C = c->width, qk = c->heads + c->kv_heads;
 
     linear_backward(m->p, m->dactive, g->down, m->dx, a->active, w->down, T, c->hidden, C);
     squared_relu_backward(m->p, m->dactive, m->dactive, a->up, T, c->hidden);
@@ -211,7 +213,8 @@ static void layer_backward(model *m, const batch *b, int l)
     double start = seconds_now();
     m->attend->backward(m->attend, l, m->dqkv, m->dout, a->qkv, a->o, &b->sequences);
     m->attention_seconds += seconds_now() - start;
-    rope_backward(m->p, m->dqkv, &m->rope, b->position, T, qkv_width(c), rotated);
+    head_norm_backward(m->p, m->dqkv, a->qkv, a->rstd_qk, T, qkv_width(c), qk, c->head_dim);
+    rope_backward(m->p, m->dqkv, &m->rope, b->position, T, qkv_width(c), qk);
     linear_backward(m->p, m->dnorm, g->qkv, m->dqkv, a->norm, w->qkv, T, C, qkv_width(c));
     rmsnorm_backward_add(m->p, m->dx, g->attention_gain, m->dnorm, a->x, a->rstd, w->attention_gain,
                          T, C);

@@ -1,7 +1,7 @@
 /* model.h: a decoder-only transformer.
  *
  *     x = embedding[token]
- *     for each layer:  x += attention(rope(rmsnorm(x) Wqkv^T)) Wout^T
+ *     for each layer:  x += attention(head_norm(rope(rmsnorm(x) Wqkv^T))) Wout^T
  *                      x += squared_relu(rmsnorm(x) Wup^T) Wdown^T
  *     logits = rmsnorm(x) Whead^T
  *
@@ -49,7 +49,8 @@ typedef struct activations {
         float *x;        /* the layer's input */
         float *norm;     /* rmsnorm(x) */
         float *rstd;     /* (tokens) */
-        float *qkv;      /* q and k rotated */
+        float *qkv;      /* q and k rotated and normalised */
+        float *rstd_qk;  /* (tokens, heads + kv_heads) */
         float *o;        /* attention's output */
         float *x_middle; /* between attention and MLP */
         float *norm_middle, *rstd_middle;

@@ -128,6 +128,14 @@ static double rope_value(void *context)
     return weighted_sum(l->y, l->upstream, TOKENS * WIDTH);
 }
 
+static double head_norm_value(void *context)
+{
+    struct layer *l = context;
+    memcpy(l->y, l->x, TOKENS * WIDTH * sizeof(float));
+    head_norm_forward(NULL, l->y, l->rstd, TOKENS, WIDTH, 2, 8);
+    return weighted_sum(l->y, l->upstream, TOKENS * WIDTH);
+}
+
 static double squared_relu_value(void *context)
 {
     struct layer *l = context;
@@ -157,7 +165,7 @@ static void test_layers(pool *p)
     l.y = gaussian(size, 1.0, 2);
     l.weight = gaussian(WIDTH * OUTPUTS, 1.0, 3);
     l.upstream = gaussian(size, 1.0, 4);
-    l.rstd = gaussian(TOKENS, 1.0, 5);
+    l.rstd = gaussian(2 * TOKENS, 1.0, 5);
     l.loss = gaussian(TOKENS, 1.0, 6);
     for (int i = 0; i < TOKENS; i++)
         l.index[i] = i * 7 % VOCABULARY;
@@ -180,6 +188,12 @@ static void test_layers(pool *p)
     memcpy(dx, l.upstream, (size_t)size * sizeof(float));
     rope_backward(p, dx, &l.rope, l.index, TOKENS, WIDTH, 2);
     check_gradient("dx", l.x, dx, size, rope_value, &l);
+
+    mxt_case("norm of 2 of 3 heads of 8");
+    head_norm_value(&l);
+    memcpy(dx, l.upstream, (size_t)size * sizeof(float));
+    head_norm_backward(p, dx, l.y, l.rstd, TOKENS, WIDTH, 2, 8);
+    check_gradient("dx", l.x, dx, size, head_norm_value, &l);
 
     mxt_case("squared relu");
     squared_relu_backward(p, dx, l.upstream, l.x, TOKENS, WIDTH);
