@@ -6,12 +6,16 @@ PREFIX ?= /usr/local
 BUILD := build/release
 PYTHON ?= python3
 
-.PHONY: build help test demo bench lint format asan tsan alloc-fail fuzz install clean
+.PHONY: build cubins help test demo bench lint format asan tsan alloc-fail fuzz install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
 	@cmake --preset release >build/release.log 2>&1 || { cat build/release.log; exit 1; }
 	@cmake --build --preset release -j $(JOBS) -- --no-print-directory
+
+cubins: build ## every GPU kernel; registers, spills, stack and shared memory of each in build/cubins.json
+	@cp $(BUILD)/cubins.json build/cubins.json
+	@$(PYTHON) -c "import json, sys; n = len(json.load(open('build/cubins.json'))); print(n, 'kernels, no spills, no stack: build/cubins.json'); sys.exit(0 if n else 'no nvcc: no kernels')"
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14

@@ -20,24 +20,26 @@ static const struct {
     const char *cubin, *entry;
     int shared_bytes;
 } kernels[MXA_KERNELS] = {
-    [MXA_KERNEL_SCHEDULE] = {"schedule", "mxa_schedule", 256 + 4 * 1024 + 16},
-    [MXA_KERNEL_CLEAR_ROWS] = {"clear", "mxa_clear_rows", 0},
-    [MXA_KERNEL_PREPARE_OPERANDS] = {"prepare", "mxa_sm90_prepare_operands", PREPARE_SUMS_BYTES},
-    [MXA_KERNEL_PREPARE_OPERANDS_BF16_D64] = {"prepare", "mxa_sm90_prepare_operands_bf16_d64",
+    [MXA_KERNEL_SCHEDULE] = {"common/schedule", "mxa_schedule", 256 + 4 * 1024 + 16},
+    [MXA_KERNEL_CLEAR_ROWS] = {"common/clear", "mxa_clear_rows", 0},
+    [MXA_KERNEL_PREPARE_OPERANDS] = {"sm90/prepare", "mxa_sm90_prepare_operands",
+                                     PREPARE_SUMS_BYTES},
+    [MXA_KERNEL_PREPARE_OPERANDS_BF16_D64] = {"sm90/prepare", "mxa_sm90_prepare_operands_bf16_d64",
                                               PREPARE_SUMS_BYTES},
-    [MXA_KERNEL_PREPARE_OPERANDS_BF16_D128] = {"prepare", "mxa_sm90_prepare_operands_bf16_d128",
+    [MXA_KERNEL_PREPARE_OPERANDS_BF16_D128] = {"sm90/prepare",
+                                               "mxa_sm90_prepare_operands_bf16_d128",
                                                PREPARE_SUMS_BYTES},
-    [MXA_KERNEL_PREPARE_MEAN] = {"prepare", "mxa_sm90_prepare_mean", 0},
-    [MXA_KERNEL_PREPARE_VALUES] = {"prepare", "mxa_sm90_prepare_values", PREPARE_VALUES_BYTES},
-    [MXA_KERNEL_PREPARE_VALUES_BF16_D64] = {"prepare", "mxa_sm90_prepare_values_bf16_d64",
+    [MXA_KERNEL_PREPARE_MEAN] = {"sm90/prepare", "mxa_sm90_prepare_mean", 0},
+    [MXA_KERNEL_PREPARE_VALUES] = {"sm90/prepare", "mxa_sm90_prepare_values", PREPARE_VALUES_BYTES},
+    [MXA_KERNEL_PREPARE_VALUES_BF16_D64] = {"sm90/prepare", "mxa_sm90_prepare_values_bf16_d64",
                                             PREPARE_VALUES_BYTES},
-    [MXA_KERNEL_PREPARE_VALUES_BF16_D128] = {"prepare", "mxa_sm90_prepare_values_bf16_d128",
+    [MXA_KERNEL_PREPARE_VALUES_BF16_D128] = {"sm90/prepare", "mxa_sm90_prepare_values_bf16_d128",
                                              PREPARE_VALUES_BYTES},
-    [MXA_KERNEL_PREPARE_RECORDS] = {"prepare", "mxa_sm90_prepare_records", 0},
-    [MXA_KERNEL_FORWARD_F16_D64] = {"forward", "mxa_sm90_forward_e4m3_192x128_d64", 0},
-    [MXA_KERNEL_FORWARD_F32_D64] = {"forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
-    [MXA_KERNEL_FORWARD_F16_D128] = {"forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
-    [MXA_KERNEL_FORWARD_F32_D128] = {"forward", "mxa_sm90_forward_e4m3_128x128_d128", 0},
+    [MXA_KERNEL_PREPARE_RECORDS] = {"sm90/prepare", "mxa_sm90_prepare_records", 0},
+    [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d64", 0},
+    [MXA_KERNEL_FORWARD_F32_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
+    [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
+    [MXA_KERNEL_FORWARD_F32_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d128", 0},
 };
 
 static mxa_cuda_device devices[DEVICES_MOST];
@@ -85,6 +87,9 @@ static mxattn_status load_kernels(mxa_cuda_device *device)
 {
     const mxa_driver *driver = device->driver;
     for (int i = 0; i < mxa_cubin_count; i++) {
+        if (mxa_cubins[i].arch != device->arch) {
+            continue;
+        }
         mxa_cu_module module = NULL;
         mxattn_status status = mxa_cuda_check(
             driver->module_load_data(&module, mxa_cubins[i].image), "cuModuleLoadData");

@@ -57,8 +57,9 @@ mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map
 /* Kernels built in: cubin images, empty where the build had no nvcc. Defined by a generated file.
  */
 typedef struct mxa_cubin {
-    const char *name; /* stem of the source */
-    const unsigned char *image;
+    const char *name; /* folder and stem of the source: "sm90/forward" */
+    int arch;         /* 90, 100 */
+    const void *image;
     size_t bytes;
 } mxa_cubin;
 
