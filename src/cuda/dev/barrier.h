@@ -73,6 +73,55 @@ MXA_DEVICE int warp_any(int x)
     return y;
 }
 
+/* cta_sync where the lanes of a warp need not arrive together, as after a branch only one lane
+ * took. */
+MXA_DEVICE void cta_sync_unaligned(void)
+{
+    asm volatile("barrier.sync 0;" ::: "memory");
+}
+
+/* Arrives at named barrier `id`, where `threads` threads arrive or meet, and does not wait. */
+MXA_DEVICE void named_arrive(int id, int threads)
+{
+    asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* 1 in one lane of the warp, which the hardware picks; the same each time. 9.7.13.14 */
+MXA_DEVICE int warp_elect(void)
+{
+    int y;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}"
+                 : "=r"(y));
+    return y;
+}
+
+/* Bit i of the result: lane i's x is not 0. 9.7.13.6 */
+MXA_DEVICE uint32_t warp_ballot(int x)
+{
+    uint32_t y;
+    asm volatile("{\n.reg .pred in;\nsetp.ne.b32 in, %1, 0;\n"
+                 "vote.sync.ballot.b32 %0, in, 0xffffffff;\n}"
+                 : "=r"(y)
+                 : "r"(x));
+    return y;
+}
+
+/* Largest x of the warp, in every lane. 9.7.13.12 */
+MXA_DEVICE uint32_t warp_max_u32(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* Largest magnitude of the warp; a NaN wins. sm_100a; 9.7.13.12 */
+MXA_DEVICE float warp_max_abs_nan_f32(float x)
+{
+    float y;
+    asm volatile("redux.sync.max.abs.NaN.f32 %0, %1, 0xffffffff;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Registers of this warpgroup, a multiple of 8 in 24..256; all its warps. 9.7.19.5. NOTE: only what
  * the launch allocated is redistributed, and asking for more hangs. */
 #define setmaxnreg_decrease(registers)                                                             \

@@ -89,4 +89,48 @@ MXA_DEVICE float f32_from_f16_high(uint32_t pair)
     return y;
 }
 
+/* Four FP32 to E5M2 bytes, a in the lowest; nearest even, saturating. */
+MXA_DEVICE uint32_t e5m2x4_from_f32(float a, float b, float c, float d)
+{
+    uint32_t y;
+    asm("{\n.reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high};\n}"
+        : "=r"(y)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return y;
+}
+
+/* Two magnitudes to E8M0 bytes, the exponent rounded up (a power of two keeps its own), low in the
+ * low byte; 0 and what is at most 2^-127 give 0, infinity 0xFE, NaN 0xFF. sm_100a */
+MXA_DEVICE uint32_t e8m0x2_ceil_from_f32x2(float low, float high)
+{
+    uint32_t y;
+    asm("{\n.reg .b16 pair;\ncvt.rp.satfinite.ue8m0x2.f32 pair, %2, %1;\ncvt.u32.u16 %0, pair;\n}"
+        : "=r"(y)
+        : "f"(low), "f"(high));
+    return y;
+}
+
+/* The same, the exponent rounded down: the exponent field. sm_100a */
+MXA_DEVICE uint32_t e8m0x2_floor_from_f32x2(float low, float high)
+{
+    uint32_t y;
+    asm("{\n.reg .b16 pair;\ncvt.rz.satfinite.ue8m0x2.f32 pair, %2, %1;\ncvt.u32.u16 %0, pair;\n}"
+        : "=r"(y)
+        : "f"(low), "f"(high));
+    return y;
+}
+
+/* Two E8M0 bytes, the low 16 bits of `pair`, to BF16; byte 0 is 2^-127, subnormal. sm_100a */
+MXA_DEVICE uint32_t bf16x2_from_e8m0x2(uint32_t pair)
+{
+    uint32_t y;
+    asm("{\n.reg .b16 bytes;\ncvt.u16.u32 bytes, %1;\ncvt.rn.bf16x2.ue8m0x2 %0, bytes;\n}"
+        : "=r"(y)
+        : "r"(pair));
+    return y;
+}
+
 #endif

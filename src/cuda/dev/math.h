@@ -149,4 +149,65 @@ MXA_DEVICE uint32_t exp2_f16x2(uint32_t x)
     return y;
 }
 
+/* The largest of three; a NaN loses. sm_100a */
+MXA_DEVICE float max3_f32(float a, float b, float c)
+{
+    float y;
+    asm("max.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
+
+/* The largest magnitude of three; a NaN wins. sm_100a */
+MXA_DEVICE float max3_abs_nan_f32(float a, float b, float c)
+{
+    float y;
+    asm("max.NaN.abs.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
+
+/* Two FP32 in one register pair, element 0 in the low word; each is rounded once. sm_100a; 9.7.3 */
+typedef uint64_t mxa_f32x2;
+
+MXA_DEVICE mxa_f32x2 f32x2_from(float low, float high)
+{
+    mxa_f32x2 y;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(y) : "f"(low), "f"(high));
+    return y;
+}
+
+MXA_DEVICE float f32x2_low(mxa_f32x2 x)
+{
+    float low;
+    asm("mov.b64 {%0, _}, %1;" : "=f"(low) : "l"(x));
+    return low;
+}
+
+MXA_DEVICE float f32x2_high(mxa_f32x2 x)
+{
+    float high;
+    asm("mov.b64 {_, %0}, %1;" : "=f"(high) : "l"(x));
+    return high;
+}
+
+MXA_DEVICE mxa_f32x2 fma_f32x2(mxa_f32x2 a, mxa_f32x2 b, mxa_f32x2 c)
+{
+    mxa_f32x2 y;
+    asm("fma.rn.f32x2 %0, %1, %2, %3;" : "=l"(y) : "l"(a), "l"(b), "l"(c));
+    return y;
+}
+
+MXA_DEVICE mxa_f32x2 mul_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    mxa_f32x2 y;
+    asm("mul.rn.f32x2 %0, %1, %2;" : "=l"(y) : "l"(a), "l"(b));
+    return y;
+}
+
+MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    mxa_f32x2 y;
+    asm("add.rn.f32x2 %0, %1, %2;" : "=l"(y) : "l"(a), "l"(b));
+    return y;
+}
+
 #endif

@@ -47,4 +47,39 @@ MXA_DEVICE void mbarrier_wait(mxa_shared barrier, uint32_t parity)
                  : "memory");
 }
 
+/* `count` arrivals. */
+MXA_DEVICE void mbarrier_arrive_count(mxa_shared barrier, uint32_t count)
+{
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(count)
+                 : "memory");
+}
+
+/* Expects `bytes` more of asynchronous copies in this phase; no arrival. */
+MXA_DEVICE void mbarrier_expect(mxa_shared barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* 1 when the phase of this parity has completed, else 0, at once or after a while. NOTE: may say 0
+ * for no reason. 9.7.13.15.16 */
+MXA_DEVICE int mbarrier_try_wait(mxa_shared barrier, uint32_t parity)
+{
+    int done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done;
+}
+
+/* The memory may hold something else from now on. 9.7.13.15.10 */
+MXA_DEVICE void mbarrier_invalidate(mxa_shared barrier)
+{
+    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 #endif
