@@ -332,6 +332,16 @@ int mxa_dtype_bytes(mxattn_dtype dtype)
     return 0;
 }
 
+int mxa_dtype_mantissa_bits(mxattn_dtype dtype)
+{
+    return format_of(dtype).mantissa_bits;
+}
+
+uint32_t mxa_dtype_infinity(mxattn_dtype dtype)
+{
+    return format_of(dtype).infinity;
+}
+
 int mxa_dtype_is_fp8(mxattn_dtype dtype)
 {
     return dtype == MXATTN_E4M3 || dtype == MXATTN_E5M2;

@@ -44,6 +44,8 @@ uint32_t mxa_split_code(uint32_t code, mxattn_dtype dtype, int *exponent);
 uint32_t mxa_split_f32(float x, int *exponent);
 
 int mxa_dtype_bytes(mxattn_dtype dtype); /* 0 for none or unknown */
+int mxa_dtype_mantissa_bits(mxattn_dtype dtype);
+uint32_t mxa_dtype_infinity(mxattn_dtype dtype); /* its code; 0: the type has none */
 int mxa_dtype_is_fp8(mxattn_dtype dtype);
 int mxa_dtype_is_wide(mxattn_dtype dtype); /* F32, F16, BF16 */
 const char *mxa_dtype_name(mxattn_dtype dtype);
