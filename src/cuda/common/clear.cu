@@ -30,7 +30,7 @@ MXA_DEVICE int clear_used(const mxa_clear_params *params, int token)
     return token - dev_load_global_i32(record + 4) < dev_load_global_i32(record + 8);
 }
 
-MXA_KERNEL_SMALL(128) mxa_clear_rows(MXA_PARAMETERS(mxa_clear_params, parameters))
+MXA_KERNEL_SMALL(mxa_clear_rows, 128, mxa_clear_params, parameters)
 {
     const mxa_clear_params *params = &parameters;
     int token = dev_block_x();

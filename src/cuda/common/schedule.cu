@@ -170,7 +170,7 @@ MXA_DEVICE void walk_tiles(const mxa_schedule_params *params, mxa_shared shared,
     }
 }
 
-MXA_KERNEL_SMALL(1024) mxa_schedule(MXA_PARAMETERS(mxa_schedule_params, parameters))
+MXA_KERNEL_SMALL(mxa_schedule, 1024, mxa_schedule_params, parameters)
 {
     const mxa_schedule_params *params = &parameters;
     const mxa_shared shared = dev_shared();

@@ -7,6 +7,8 @@
 
 #include "cuda/dev/dev.h"
 
+#if defined(__CUDACC__)
+
 MXA_DEVICE void cta_sync(void)
 {
     asm volatile("barrier.sync.aligned 0;" ::: "memory");
@@ -129,4 +131,7 @@ MXA_DEVICE float warp_max_abs_nan_f32(float x)
 #define setmaxnreg_increase(registers)                                                             \
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers) : "memory")
 
+#else
+#include "emu/barrier.h"
+#endif
 #endif

@@ -7,6 +7,8 @@
 
 #include "cuda/dev/dev.h"
 
+#if defined(__CUDACC__)
+
 /* This CTA's rank in its cluster. */
 MXA_DEVICE int cluster_rank(void)
 {
@@ -79,4 +81,7 @@ MXA_DEVICE int launch_control_take(mxa_shared at, int *block_x)
     return (int)taken;
 }
 
+#else
+#include "emu/cluster.h"
+#endif
 #endif

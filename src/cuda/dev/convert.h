@@ -7,6 +7,8 @@
 
 #include "cuda/dev/dev.h"
 
+#if defined(__CUDACC__)
+
 /* Four FP32 to E4M3 bytes, a in the lowest; nearest even, saturating, NaN to 0x7F. */
 MXA_DEVICE uint32_t e4m3x4_from_f32(float a, float b, float c, float d)
 {
@@ -133,4 +135,7 @@ MXA_DEVICE uint32_t bf16x2_from_e8m0x2(uint32_t pair)
     return y;
 }
 
+#else
+#include "emu/convert.h"
+#endif
 #endif

@@ -14,21 +14,23 @@
 #include <stdint.h>
 
 #if defined(__CUDACC__)
-#define MXA_DEVICE                 static __device__ __forceinline__
-#define MXA_KERNEL(threads)        extern "C" __global__ void __launch_bounds__(threads, 1)
-#define MXA_KERNEL_SMALL(threads)  extern "C" __global__ void __launch_bounds__(threads)
-#define MXA_PARAMETERS(type, name) const __grid_constant__ type name
-#define MXA_UNROLL                 _Pragma("unroll")
-#define MXA_NO_UNROLL              _Pragma("unroll 1")
-#define MXA_STATIC_ASSERT          static_assert
-#else
-#define MXA_DEVICE                 static inline
-#define MXA_KERNEL(threads)        void
-#define MXA_KERNEL_SMALL(threads)  void
-#define MXA_PARAMETERS(type, name) const type name
-#define MXA_UNROLL
-#define MXA_NO_UNROLL
-#define MXA_STATIC_ASSERT _Static_assert
+#define MXA_DEVICE        static __device__ __forceinline__
+#define MXA_UNROLL        _Pragma("unroll")
+#define MXA_NO_UNROLL     _Pragma("unroll 1")
+#define MXA_STATIC_ASSERT static_assert
+
+/* A kernel of at most `threads` threads, one CTA a multiprocessor, with one parameter struct:
+ * MXA_KERNEL(name, threads, type, parameters) { body }. MXA_KERNEL_SMALL leaves the registers for
+ * several CTAs; MXA_KERNEL_CLUSTER starts clusters of `cluster` CTAs along x. */
+#define MXA_KERNEL(name, threads, type, parameters)                                                \
+    extern "C" __global__ void __launch_bounds__(threads, 1)                                       \
+        name(const __grid_constant__ type parameters)
+#define MXA_KERNEL_SMALL(name, threads, type, parameters)                                          \
+    extern "C" __global__ void __launch_bounds__(threads)                                          \
+        name(const __grid_constant__ type parameters)
+#define MXA_KERNEL_CLUSTER(name, threads, cluster, type, parameters)                               \
+    extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, 1)       \
+        name(const __grid_constant__ type parameters)
 #endif
 
 /* An address in the shared window of this CTA, and one in global memory. */
@@ -36,6 +38,13 @@ typedef uint32_t mxa_shared;
 typedef uint64_t mxa_global;
 
 #if defined(__CUDACC__)
+
+/* Names for the emulator's reports and pictures; nothing on a GPU. A role is of the thread that
+ * says it. A barrier's `arrives` and `waits` name roles: a deadlock report tells who is missing. */
+#define dev_role(name)                                    ((void)0)
+#define dev_region(at, bytes, name, index)                ((void)0)
+#define dev_tensor_region(column, columns, name, index)   ((void)0)
+#define dev_barrier(barrier, name, index, arrives, waits) ((void)0)
 
 /* Special registers (PTX ISA, 10). */
 MXA_DEVICE int dev_thread(void)
@@ -84,5 +93,7 @@ MXA_DEVICE mxa_shared dev_shared(void)
     return (mxa_shared)__cvta_generic_to_shared(mxa_dynamic_shared);
 }
 
+#else
+#include "emu/dev.h"
 #endif
 #endif

@@ -7,6 +7,11 @@
 
 #include "cuda/dev/dev.h"
 
+/* Two FP32 in one register pair, element 0 in the low word; each is rounded once. sm_100a; 9.7.3 */
+typedef uint64_t mxa_f32x2;
+
+#if defined(__CUDACC__)
+
 /* 2^x within 2 ulp; subnormal results are 0; -inf gives 0. 9.7.3.21 */
 MXA_DEVICE float exp2_approx(float x)
 {
@@ -165,9 +170,6 @@ MXA_DEVICE float max3_abs_nan_f32(float a, float b, float c)
     return y;
 }
 
-/* Two FP32 in one register pair, element 0 in the low word; each is rounded once. sm_100a; 9.7.3 */
-typedef uint64_t mxa_f32x2;
-
 MXA_DEVICE mxa_f32x2 f32x2_from(float low, float high)
 {
     mxa_f32x2 y;
@@ -210,4 +212,7 @@ MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
     return y;
 }
 
+#else
+#include "emu/math.h"
+#endif
 #endif

@@ -7,6 +7,8 @@
 
 #include "cuda/dev/dev.h"
 
+#if defined(__CUDACC__)
+
 /* Phase 0, `count` arrivals a phase. 9.7.13.15.9 */
 MXA_DEVICE void mbarrier_init(mxa_shared barrier, uint32_t count)
 {
@@ -82,4 +84,7 @@ MXA_DEVICE void mbarrier_invalidate(mxa_shared barrier)
     asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
+#else
+#include "emu/mbarrier.h"
+#endif
 #endif

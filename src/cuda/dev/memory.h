@@ -15,6 +15,8 @@ typedef struct mxa_u32x4 {
     uint32_t x, y, z, w;
 } mxa_u32x4;
 
+#if defined(__CUDACC__)
+
 MXA_DEVICE uint32_t dev_load_global_u32(mxa_global at)
 {
     uint32_t x;
@@ -184,4 +186,7 @@ MXA_DEVICE uint32_t dev_fetch_add_shared_u32(mxa_shared at, uint32_t x)
     return old;
 }
 
+#else
+#include "emu/memory.h"
+#endif
 #endif

@@ -13,6 +13,8 @@
 #include "cuda/dev/descriptor.h"
 #include "cuda/dev/tmem.h"
 
+#if defined(__CUDACC__)
+
 /* This thread's earlier asynchronous tcgen05 operations come before what it synchronises next.
  * 9.7.16.6.4 */
 MXA_DEVICE void tcgen05_fence_before(void)
@@ -97,4 +99,7 @@ MXA_TCGEN05_MMA_SCALED(tcgen05_mma_mxf8_ts, "1", mxa_tmem, "r", "[%1]")
 MXA_TCGEN05_MMA_SCALED(tcgen05_mma_mxf8_ss_pair, "2", uint64_t, "l", "%1")
 MXA_TCGEN05_MMA_SCALED(tcgen05_mma_mxf8_ts_pair, "2", mxa_tmem, "r", "[%1]")
 
+#else
+#include "emu/tcgen05.h"
+#endif
 #endif

@@ -8,6 +8,8 @@
 #include "cuda/dev/dev.h"
 #include "cuda/dev/map.h"
 
+#if defined(__CUDACC__)
+
 /* Box at (x, y, z) of a rank 3 map into shared memory; its full bytes count on `barrier`, also
  * where coordinates lie outside and zeros are written. */
 MXA_DEVICE void tma_load_3d(mxa_shared to, const mxa_device_map *map, int32_t x, int32_t y,
@@ -116,4 +118,7 @@ MXA_DEVICE void fence_async_shared(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+#else
+#include "emu/tma.h"
+#endif
 #endif

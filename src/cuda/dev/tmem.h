@@ -20,6 +20,8 @@ MXA_DEVICE mxa_tmem tmem_quarter(mxa_tmem at, int warp)
     return at + ((uint32_t)(warp & 3) << 21);
 }
 
+#if defined(__CUDACC__)
+
 /* Columns (a power of two, 32..512) for this CTA; their address goes to `slot` in shared memory, a
  * plain store that a barrier must order before readers. Whole warp; may block until another CTA of
  * the SM frees some. 9.7.16.7.1 */
@@ -113,4 +115,7 @@ MXA_DEVICE void tmem_wait_store(void)
     asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory");
 }
 
+#else
+#include "emu/tmem.h"
+#endif
 #endif

@@ -28,6 +28,8 @@ MXA_DEVICE uint64_t wgmma_descriptor(mxa_shared at, uint32_t row_bytes)
            (uint64_t)(8 * row_bytes >> 4) << 32 | swizzle << 62;
 }
 
+#if defined(__CUDACC__)
+
 /* Before the first wgmma, and whenever registers it reads were written. 9.7.15.7.1 */
 MXA_DEVICE void wgmma_fence(void)
 {
@@ -99,4 +101,7 @@ MXA_WGMMA_RS(wgmma_rs_m64n128_f32, "+f", "m64n128k32", MXA_NAMES64, MXA_REG64, "
 MXA_WGMMA_RS(wgmma_rs_m64n256_f32, "+f", "m64n256k32", MXA_NAMES128, MXA_REG128,
              "%128, %129, %130, %131", "%132", "1")
 
+#else
+#include "emu/wgmma.h"
+#endif
 #endif

@@ -422,8 +422,7 @@ MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared sha
     return step;
 }
 
-MXA_KERNEL(128 * (FORWARD_CONSUMERS + 1))
-FORWARD_NAME(MXA_PARAMETERS(mxa_forward_params, parameters))
+MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, parameters)
 {
     const mxa_forward_params *params = &parameters;
     const mxa_shared shared = (dev_shared() + 1023) & ~1023u;

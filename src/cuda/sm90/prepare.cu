@@ -310,20 +310,18 @@ MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, in
     }
 }
 
-MXA_KERNEL_SMALL(128) mxa_sm90_prepare_operands(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_operands, 128, mxa_prepare_all_params, parameters)
 {
     prepare_operands(&parameters, 0, dev_threads());
 }
 
 /* WHY instances of their own: a sixth of the instructions, and it is they that set the pace. */
-MXA_KERNEL_SMALL(64)
-mxa_sm90_prepare_operands_bf16_d64(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_operands_bf16_d64, 64, mxa_prepare_all_params, parameters)
 {
     prepare_operands(&parameters, MXA_GPU_BF16, 64);
 }
 
-MXA_KERNEL_SMALL(128)
-mxa_sm90_prepare_operands_bf16_d128(MXA_PARAMETERS(mxa_prepare_all_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_operands_bf16_d128, 128, mxa_prepare_all_params, parameters)
 {
     prepare_operands(&parameters, MXA_GPU_BF16, 128);
 }
@@ -333,7 +331,7 @@ mxa_sm90_prepare_operands_bf16_d128(MXA_PARAMETERS(mxa_prepare_all_params, param
  * adds. WHY: BF16 values less a mean are never halfway between two E4M3 values, where rounding to
  * even would favour neither; all round the mean's way, 1e-3 of the deviation, and O is no larger
  * than 1/sqrt(keys) of it (relative error 5.6e-2 at 512 keys, 7.6e-2 at 8,192 without this). */
-MXA_KERNEL_SMALL(128) mxa_sm90_prepare_mean(MXA_PARAMETERS(mxa_prepare_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 128, mxa_prepare_params, parameters)
 {
     const mxa_prepare_params *params = &parameters;
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
@@ -485,19 +483,17 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int h
     }
 }
 
-MXA_KERNEL_SMALL(512) mxa_sm90_prepare_values(MXA_PARAMETERS(mxa_prepare_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_values, 512, mxa_prepare_params, parameters)
 {
     prepare_values(&parameters, parameters.from.type, dev_threads() / 4);
 }
 
-MXA_KERNEL_SMALL(256)
-mxa_sm90_prepare_values_bf16_d64(MXA_PARAMETERS(mxa_prepare_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_values_bf16_d64, 256, mxa_prepare_params, parameters)
 {
     prepare_values(&parameters, MXA_GPU_BF16, 64);
 }
 
-MXA_KERNEL_SMALL(512)
-mxa_sm90_prepare_values_bf16_d128(MXA_PARAMETERS(mxa_prepare_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_values_bf16_d128, 512, mxa_prepare_params, parameters)
 {
     prepare_values(&parameters, MXA_GPU_BF16, 128);
 }
@@ -538,7 +534,7 @@ MXA_DEVICE void mark_wide(const mxa_record_params *params, int sequence, int hea
 }
 
 /* V's part of the records of 32 groups of keys: one warp a CTA, one thread a group. y: kv heads. */
-MXA_KERNEL_SMALL(32) mxa_sm90_prepare_records(MXA_PARAMETERS(mxa_record_params, parameters))
+MXA_KERNEL_SMALL(mxa_sm90_prepare_records, 32, mxa_record_params, parameters)
 {
     const mxa_record_params *params = &parameters;
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {

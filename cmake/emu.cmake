@@ -1,0 +1,37 @@
+# emu.cmake: the same kernels as strict C11, for the emulator: each .cu is included by a generated .c.
+#
+# SPDX-License-Identifier: Apache-2.0
+option(MXA_EMU "build the emulator and the kernels for it" ON)
+
+# A kernel's instructions are told apart by their return addresses, so calls must stay apart and have
+# lines. A parameter struct aligned to 64 bytes is passed by value (psabi).
+set(MXA_EMU_KERNEL_FLAGS -g -fno-optimize-sibling-calls -Wno-psabi)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  list(APPEND MXA_EMU_KERNEL_FLAGS -fno-crossjumping -fno-tree-tail-merge)
+endif()
+
+set(MXA_EMU_SOURCES)
+if(MXA_EMU)
+  file(GLOB MXA_EMU_KERNELS CONFIGURE_DEPENDS src/cuda/common/*.cu src/cuda/sm90/*.cu
+    src/cuda/sm100/*.cu)
+  # A kernel joins when every instruction family it uses has its body.
+  foreach(family convert math wgmma tmem tcgen05)
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/src/emu/${family}.h)
+      foreach(kernel IN LISTS MXA_EMU_KERNELS)
+        file(READ ${kernel} text)
+        if(text MATCHES "cuda/dev/${family}\\.h|common/load\\.h")
+          list(REMOVE_ITEM MXA_EMU_KERNELS ${kernel})
+        endif()
+      endforeach()
+    endif()
+  endforeach()
+  foreach(kernel IN LISTS MXA_EMU_KERNELS)
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR}/src ${kernel})
+    string(REGEX REPLACE "[/.]" "_" unit ${name})
+    set(source ${PROJECT_BINARY_DIR}/emu/${unit}.c)
+    file(CONFIGURE OUTPUT ${source} CONTENT
+      "#include \"${name}\"\n\nextern const char mxa_emu_unit_${unit};\nconst char mxa_emu_unit_${unit} = 0;\n")
+    list(APPEND MXA_EMU_SOURCES ${source})
+    set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${MXA_EMU_KERNEL_FLAGS}")
+  endforeach()
+endif()

@@ -1,0 +1,298 @@
+/* emu.h: the emulator's inside: a launch, its CTAs, warps and threads, and what instructions call.
+ *
+ * A kernel's thread is a fiber; all fibers of a cluster share one OS thread and one scheduler. What
+ * a warp or warpgroup does together is a meeting: the last lane to come does it for all. What is
+ * asynchronous is checked when it is issued and carried out at a seeded moment later.
+ *
+ * Order is known by vector clocks: one component for each thread and each pipe of asynchronous
+ * operations. A thread has three: what happened before it (`known`), what of that is also ordered
+ * into the asynchronous proxy (`proxy`), and what its later tcgen05 operations are ordered after
+ * (`tensor`). docs/emulator.md has the rules.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_EMU_EMU_H
+#define MXA_EMU_EMU_H
+
+#include "emu/site.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MXA_EMU_LANES = 32,
+    MXA_EMU_GROUP_LANES = 128,     /* of a warpgroup */
+    MXA_EMU_SHARED_BYTES = 232448, /* of a CTA, most */
+    MXA_EMU_SHARED_BASE = 1024,    /* where shared memory starts; never 0 */
+    MXA_EMU_RANK_SHIFT = 24,       /* a shared address has the CTA's rank in its cluster here */
+    MXA_EMU_TMEM_LANES = 128,
+    MXA_EMU_TMEM_COLUMNS = 512,
+    MXA_EMU_CLUSTER_MOST = 2,
+    MXA_EMU_POISON = 0x7FBADBAD /* a NaN that names where it comes from */
+};
+
+/* What accesses memory; names in report.c. */
+typedef enum mxa_emu_kind {
+    MXA_EMU_NOTHING,
+    MXA_EMU_GENERIC,    /* ld, st, atom of a thread */
+    MXA_EMU_MBARRIER,   /* the barrier object itself */
+    MXA_EMU_TMA_LOAD,   /* cp.async.bulk(.tensor) into shared memory: writes it */
+    MXA_EMU_TMA_STORE,  /* out of shared memory: reads it */
+    MXA_EMU_CANCEL,     /* cluster launch control's answer: writes shared memory */
+    MXA_EMU_WGMMA,      /* an operand: reads shared memory */
+    MXA_EMU_MMA,        /* tcgen05.mma, an operand or scale: reads */
+    MXA_EMU_ACCUMULATE, /* tcgen05.mma, the accumulator: reads and writes */
+    MXA_EMU_COPY,       /* tcgen05.cp */
+    MXA_EMU_LOAD,       /* tcgen05.ld */
+    MXA_EMU_STORE,      /* tcgen05.st */
+    MXA_EMU_ALLOC,      /* tcgen05.alloc's store of the address */
+    MXA_EMU_COMMIT,     /* tcgen05.commit: arrives only */
+    MXA_EMU_KINDS
+} mxa_emu_kind;
+
+typedef struct mxa_emu_clock mxa_emu_clock; /* immutable and shared; clock.h */
+typedef struct mxa_emu_cta mxa_emu_cta;
+typedef struct mxa_emu_warp mxa_emu_warp;
+typedef struct mxa_emu_thread mxa_emu_thread;
+typedef struct mxa_emu_op mxa_emu_op;
+typedef struct mxa_emu_pipe mxa_emu_pipe;
+typedef struct mxa_emu_meeting mxa_emu_meeting;
+
+/* One access of the past or the present: at `clock` of `component`, from `site`. */
+typedef struct mxa_emu_access {
+    uint32_t clock;
+    uint16_t component;
+    uint16_t thread; /* who issued it */
+    mxa_emu_site site;
+    uint8_t kind; /* mxa_emu_kind */
+    uint8_t reserved[3];
+} mxa_emu_access;
+
+/* Asynchronous operations of one issuer, carried out in the order of issue. */
+struct mxa_emu_pipe {
+    uint16_t component;
+    uint16_t kind;   /* mxa_emu_kind of its operations: sets how eager it is */
+    uint32_t issued; /* clock of the last operation */
+    uint32_t done;   /* clock of the last one carried out */
+    mxa_emu_op *first, *last;
+    mxa_emu_pipe *next; /* of all pipes */
+};
+
+/* Starts a body's own struct, which mxa_emu_op_new made. */
+struct mxa_emu_op {
+    void (*run)(mxa_emu_op *op);
+    mxa_emu_op *next;
+    mxa_emu_access as; /* who issued it, where; its pipe's component and clock */
+    mxa_emu_cta *cta;
+    size_t bytes;
+};
+
+enum { MXA_EMU_LATE_LOADS = 16 };
+
+/* A tcgen05.ld whose registers hold poison until wait::ld. */
+typedef struct mxa_emu_late_load {
+    uint32_t *registers[MXA_EMU_LANES];
+    uint32_t count, column, lane; /* as the body wants them */
+    mxa_emu_site site;
+} mxa_emu_late_load;
+
+struct mxa_emu_warp {
+    mxa_emu_cta *cta;
+    mxa_emu_thread *threads; /* 32 */
+    int index;               /* in the CTA */
+    int elected;             /* the lane elect.sync gives */
+    mxa_emu_meeting *meeting;
+    mxa_emu_pipe load, store;           /* tcgen05.ld and .st */
+    uint32_t load_waited, store_waited; /* clocks that wait::ld, wait::st have seen */
+    mxa_emu_late_load late[MXA_EMU_LATE_LOADS];
+    int late_loads;
+    /* of the warpgroup, in its first warp */
+    mxa_emu_meeting *group_meeting;
+    mxa_emu_pipe wgmma;
+    uint32_t wgmma_groups[64]; /* clock at commit g, at [g % 64] */
+    uint32_t wgmma_committed;  /* commits so far */
+    void *wgmma_state;         /* wgmma.c's own; freed by mxa_emu_free at the end of the launch */
+    int registers;             /* of each thread: setmaxnreg */
+};
+
+struct mxa_emu_cta {
+    unsigned char *shared; /* MXA_EMU_SHARED_BYTES: byte 0 is address MXA_EMU_SHARED_BASE */
+    uint32_t shared_base;  /* of dynamic shared memory: what dev_shared gives, without the rank */
+    uint32_t shared_end;
+    uint32_t (*tmem)[MXA_EMU_TMEM_COLUMNS]; /* [lane][column] */
+    int rank;                               /* in the cluster */
+    int block[3];
+    int warps;
+    mxa_emu_warp *warp;
+    mxa_emu_thread *threads;
+    struct mxa_emu_shadow *shadow;     /* shadow.c */
+    struct mxa_emu_barriers *barriers; /* barrier.c, mbarrier.c */
+    void *tensor_state; /* tcgen05's own (allocator); freed by mxa_emu_free at the end */
+};
+
+typedef enum mxa_emu_state {
+    MXA_EMU_RUNNABLE,
+    MXA_EMU_IN_MEETING,
+    MXA_EMU_AT_BARRIER,
+    MXA_EMU_AT_CLUSTER_BARRIER,
+    MXA_EMU_AT_MBARRIER,
+    MXA_EMU_AT_CONDITION, /* mxa_emu_until: alloc, setmaxnreg, a polled word */
+    MXA_EMU_FINISHED
+} mxa_emu_state;
+
+struct mxa_emu_thread {
+    void *stack_pointer;
+    mxa_emu_cta *cta;
+    mxa_emu_warp *warp;
+    uint16_t component; /* its own: its number in the cluster */
+    int index, lane;    /* in the CTA, in the warp */
+    mxa_emu_state state;
+    mxa_emu_site site; /* where it waits */
+    const mxa_emu_clock *known, *proxy, *tensor;
+    uint32_t own, own_proxy;   /* its own component in known, and what of that is in proxy */
+    mxa_emu_pipe *tensor_pipe; /* mma, cp, commit of this thread; made on first use */
+    mxa_emu_pipe *bulk_pipe;   /* bulk stores of this thread */
+    uint32_t bulk_groups[16], bulk_committed;
+    const char *role;
+    uint32_t wait_address, wait_parity; /* AT_MBARRIER */
+    int wait_barrier;                   /* AT_BARRIER */
+    int (*condition)(void *argument);   /* AT_CONDITION */
+    void *condition_argument;
+    const char *condition_name;
+    int32_t *phases_seen; /* by mbarrier number */
+};
+
+/* What is switched per launch; mxa_emu_options_init gives the defaults. */
+typedef struct mxa_emu_options {
+    uint64_t seed;
+    int checks;               /* 1: clocks and shadow memory; 0: values and protocol only */
+    int eager;                /* 1: no adversary: asynchronous work at once, threads in order */
+    int strict_fences;        /* 1: tcgen05 fences must be written */
+    int ordered_pipe;         /* 1: cp after mma of one thread is in order (H6) */
+    int ordered_accumulators; /* 1: mma after mma of other accumulators is in order (H8) */
+    int late_loads;           /* 1: tcgen05.ld and wgmma results hold poison until waited for */
+    int exact_sums;           /* 1: tensor cores add without truncation */
+    int trace;                /* 1: keep events for the pictures */
+} mxa_emu_options;
+
+void mxa_emu_options_init(mxa_emu_options *options);
+
+/* The launch that this OS thread is in. */
+typedef struct mxa_emu {
+    mxa_emu_options options;
+    mxa_emu_thread *thread; /* who runs */
+    mxa_emu_cta *ctas[MXA_EMU_CLUSTER_MOST];
+    int cluster; /* CTAs of a cluster */
+    int threads; /* of a CTA */
+    int grid[3];
+    int arch;            /* 90, 100; 0: whatever the kernel uses */
+    uint32_t components; /* of a clock */
+    uint64_t random;
+    uint64_t counts[MXA_EMU_KINDS]; /* operations carried out */
+    struct mxa_emu_engine *engine;  /* sched.c, async.c */
+    struct mxa_emu_reports *reports;
+    struct mxa_emu_trace *events; /* NULL: no trace */
+} mxa_emu;
+
+extern _Thread_local mxa_emu *mxa_emu_now;
+
+uint32_t mxa_emu_random(uint32_t below);
+
+/* ---- meetings ---- */
+
+/* What a warp (32 lanes) or warpgroup (128) does together. Every lane brings a struct of its own;
+ * the last to come calls `body` once, with all of them; then all go on. Lanes that meet with
+ * another body or another key are reported (H12), and the launch ends. */
+struct mxa_emu_meeting {
+    const char *name;
+    void (*body)(mxa_emu_meeting *meeting);
+    uint64_t key; /* immediates that must be equal */
+    int lanes, come;
+    uint32_t present[4];
+    mxa_emu_thread *first; /* threads of the group: first[lane] */
+    mxa_emu_warp *warp;    /* the first of them */
+    mxa_emu_site site;     /* of the last lane to come: for reports */
+    mxa_emu_site sites[MXA_EMU_GROUP_LANES];
+    void *lane[MXA_EMU_GROUP_LANES]; /* each lane's struct */
+};
+
+void mxa_emu_meet_warp(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key, void *lane,
+                       mxa_emu_site site);
+void mxa_emu_meet_warpgroup(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key,
+                            void *lane, mxa_emu_site site);
+
+/* Lets others run now and then. */
+void mxa_emu_pause(void);
+
+/* Waits until condition(argument) is not 0; it is asked again whenever anything has happened. */
+void mxa_emu_until(int (*condition)(void *), void *argument, const char *name, mxa_emu_site site);
+
+/* ---- asynchronous work ---- */
+
+void mxa_emu_pipe_init(mxa_emu_pipe *pipe, mxa_emu_kind kind);
+mxa_emu_pipe *mxa_emu_tensor_pipe(void); /* of the thread that runs */
+
+/* The next operation of a pipe as an access: takes the clock. Check with it, then push with it. */
+mxa_emu_access mxa_emu_issue(mxa_emu_pipe *pipe, mxa_emu_kind kind, mxa_emu_site site);
+
+/* Zeroed memory of `bytes`, which starts with a mxa_emu_op; freed once it has run. */
+void *mxa_emu_op_new(size_t bytes, void (*run)(mxa_emu_op *));
+void mxa_emu_push(mxa_emu_pipe *pipe, mxa_emu_op *op, const mxa_emu_access *as);
+
+/* Carries out what the pipe was given up to `clock`. */
+void mxa_emu_drain(mxa_emu_pipe *pipe, uint32_t clock);
+
+/* ---- order ---- */
+
+/* `thread` now knows `clock` of a component: in known, or (tensor) only for tcgen05 operations. */
+void mxa_emu_learn(mxa_emu_thread *thread, uint16_t component, uint32_t clock);
+void mxa_emu_learn_tensor(mxa_emu_thread *thread, uint16_t component, uint32_t clock);
+void mxa_emu_fence_proxy(mxa_emu_thread *thread);  /* fence.proxy.async: proxy |= known */
+void mxa_emu_fence_tensor(mxa_emu_thread *thread); /* tcgen05.fence::after: tensor |= known */
+
+/* An arrival by a pipe (commit): carries what the issuer knew, and the pipe's clock. Keep it in the
+ * op between issue and arrival. */
+typedef struct mxa_emu_release {
+    const mxa_emu_clock *known, *proxy;
+} mxa_emu_release;
+
+mxa_emu_release mxa_emu_release_take(void);
+void mxa_emu_mbarrier_arrive_from(const mxa_emu_op *op, uint32_t barrier, mxa_emu_release *release);
+
+/* ---- checks ---- */
+
+/* A thread's own access, for the check functions. */
+mxa_emu_access mxa_emu_generic(mxa_emu_site site);
+
+/* Shared memory, addresses with or without rank. Returns its bytes, or NULL (reported) out of range
+ * or misaligned. Called at issue; the data may move later. */
+void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write);
+unsigned char *mxa_emu_shared(uint32_t address, uint32_t bytes, mxa_emu_site site);
+
+/* TMEM of a CTA: lanes of `halves` (bit h: lanes 16h..16h+15), columns column..column+columns-1. */
+void mxa_emu_check_tmem(mxa_emu_cta *cta, const mxa_emu_access *as, uint32_t halves,
+                        uint32_t column, uint32_t columns, int write);
+
+/* Columns are now allocated to a CTA, or no longer (what they held is gone). */
+void mxa_emu_tmem_allocated(mxa_emu_cta *cta, uint32_t column, uint32_t columns);
+void mxa_emu_tmem_freed(mxa_emu_cta *cta, uint32_t column, uint32_t columns);
+
+/* Tensor operations of a CTA that are not finished: dealloc must not see any (H18). */
+int mxa_emu_tensor_pending(const mxa_emu_cta *cta);
+
+/* ---- reports ---- */
+
+/* hazard: 1..20 as in docs/emulator.md, 0 for what breaks a rule of an instruction. `before`: the
+ * other side's site, or 0. One report for each (hazard, title, site, before), counted. */
+void mxa_emu_error(int hazard, const char *title, mxa_emu_site now, mxa_emu_site before,
+                   const char *format, ...) __attribute__((format(printf, 5, 6)));
+void mxa_emu_warn(int hazard, const char *title, mxa_emu_site now, mxa_emu_site before,
+                  const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Ends the launch after a report: never returns to the kernel. */
+_Noreturn void mxa_emu_abort(void);
+
+void *mxa_emu_alloc(size_t bytes); /* zeroed; NULL ends the launch */
+void mxa_emu_free(void *memory);
+
+#endif
