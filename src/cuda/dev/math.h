@@ -101,6 +101,14 @@ MXA_DEVICE uint32_t bits_f32(float x)
     return y;
 }
 
+/* Byte i of the result is byte (selector >> 4*i) & 7 of b:a, a the low word. 9.7.9.7 */
+MXA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+{
+    uint32_t y;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(selector));
+    return y;
+}
+
 MXA_DEVICE float f32_bits(uint32_t x)
 {
     float y;

@@ -179,6 +179,30 @@ MXA_DEVICE uint32_t dev_fetch_add_global_u32(mxa_global at, uint32_t x)
     return old;
 }
 
+/* What was written before another thread's dev_add_release_global_u32 on `at` is seen after this
+ * has read its result; device scope. */
+MXA_DEVICE uint32_t dev_load_acquire_global_u32(mxa_global at)
+{
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+
+MXA_DEVICE void dev_add_release_global_u32(mxa_global at, uint32_t x)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+
+/* Four 8 x 8 matrices of 16-bit units, matrix i from v[i] of every lane in an accumulator's order
+ * (row lane/4, columns 2*(lane%4) and the next), each stored transposed: lane l brings the address
+ * of the 16 bytes that are row l%8 of matrix l/8 as stored. Whole warp. 9.7.14.5.16 */
+MXA_DEVICE void dev_store_matrix_x4_transposed(mxa_shared at, const uint32_t *v)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+
 MXA_DEVICE uint32_t dev_fetch_add_shared_u32(mxa_shared at, uint32_t x)
 {
     uint32_t old;

@@ -118,6 +118,12 @@ MXA_DEVICE void fence_async_shared(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* The same for global memory. */
+MXA_DEVICE void fence_async_global(void)
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 #else
 #include "emu/tma.h"
 #endif
