@@ -39,6 +39,8 @@ typedef struct mxa_attention_call {
     mxattn_tensor o, lse;
     mxattn_tensor dout, dlse;
     mxattn_tensor dq, dk, dv;
+    mxattn_tensor o_wide;       /* forward: a second, wide O where o is MXFP8 */
+    mxattn_rope rope_q, rope_k; /* backward: that turn dq and dk back; cosine NULL: none */
     const float *sink;
     float *dsink;
     mxa_batch batch_q, batch_k; /* equal .batch; within the plan's bounds */
@@ -79,6 +81,56 @@ typedef struct mxa_merge_call {
     void *stream;
 } mxa_merge_call;
 
+/* A validated norm; tensors normalised to (B, S, H, D) or (1, T, H, D), absent ones have ndim 0.
+ * rope.dims is resolved; rope.cosine NULL: none. */
+typedef struct mxa_rmsnorm_call {
+    mxattn_tensor x, y, y_wide; /* y or y_wide, or both */
+    const float *weight;
+    double eps;
+    mxattn_rope rope;
+    float *rstd; /* (tokens, H) */
+    int round_to_bf16;
+    mxa_batch batch;
+    int32_t device;
+    void *workspace;
+    uint32_t *device_status;
+    void *stream;
+} mxa_rmsnorm_call;
+
+typedef struct mxa_rmsnorm_backward_call {
+    mxattn_tensor x, dy, dx, dx_quantized; /* dx or dx_quantized, or both */
+    const float *weight, *rstd;
+    float *dweight;   /* may be NULL */
+    mxattn_rope rope; /* that turns dy back: forward's, inverted */
+    int normalised, accumulate;
+    mxa_batch batch;
+    int32_t device;
+    void *workspace;
+    uint32_t *device_status;
+    void *stream;
+} mxa_rmsnorm_backward_call;
+
+/* A validated GEMM. Tensors are (1, rows, heads, dims) as stored: a is (1, M, ., .), transposed
+ * (1, K, ., .); its columns are heads * dims. batch_a, batch_b, batch_c: the sequences of their
+ * rows. head_norm and rope are for the first norm_heads heads of c. */
+typedef struct mxa_gemm_call {
+    mxattn_tensor a, b, c, c_wide, activated;
+    int64_t m, n, k;
+    int transpose_a, transpose_b, accumulate, head_norm;
+    const float *bias;
+    mxattn_activation activation;
+    mxattn_rope rope;
+    const float *norm_weight;
+    double norm_eps;
+    float *norm_rstd; /* (M, norm_heads) */
+    int64_t norm_heads;
+    mxa_batch batch_a, batch_b, batch_c;
+    int32_t device;
+    void *workspace;
+    uint32_t *device_status;
+    void *stream;
+} mxa_gemm_call;
+
 typedef struct mxa_backend {
     const char *name;
     mxattn_backend id;
@@ -112,12 +164,16 @@ typedef struct mxa_backend {
     mxattn_status (*scales_transform)(const mxattn_context *context, const mxa_scales_call *call);
     mxattn_status (*states_merge)(const mxattn_context *context, const mxa_merge_call *call);
 
-    mxattn_status (*rmsnorm_quantize)(const mxattn_context *context,
-                                      const mxattn_rmsnorm_quantize_args *args);
+    /* The _workspace functions give the bytes that the call needs. */
+    mxattn_status (*rmsnorm_quantize)(const mxattn_context *context, const mxa_rmsnorm_call *call);
+    int64_t (*rmsnorm_quantize_workspace)(const mxattn_context *context,
+                                          const mxa_rmsnorm_call *call);
     mxattn_status (*rmsnorm_backward)(const mxattn_context *context,
-                                      const mxattn_rmsnorm_backward_args *args);
-    mxattn_status (*gemm_quantize)(const mxattn_context *context,
-                                   const mxattn_gemm_quantize_args *args);
+                                      const mxa_rmsnorm_backward_call *call);
+    int64_t (*rmsnorm_backward_workspace)(const mxattn_context *context,
+                                          const mxa_rmsnorm_backward_call *call);
+    mxattn_status (*gemm_quantize)(const mxattn_context *context, const mxa_gemm_call *call);
+    int64_t (*gemm_quantize_workspace)(const mxattn_context *context, const mxa_gemm_call *call);
 } mxa_backend;
 
 extern const mxa_backend mxa_ref_backend;

@@ -155,13 +155,13 @@ void mxattn_rmsnorm_quantize_args_init_sized(mxattn_rmsnorm_quantize_args *args,
 
 void mxattn_rmsnorm_backward_args_init_sized(mxattn_rmsnorm_backward_args *args, size_t struct_size)
 {
-    const mxattn_rmsnorm_backward_args defaults = {0};
+    const mxattn_rmsnorm_backward_args defaults = {.sequences = {.batch = 1}};
     init(args, struct_size, &defaults, sizeof defaults);
 }
 
 void mxattn_gemm_quantize_args_init_sized(mxattn_gemm_quantize_args *args, size_t struct_size)
 {
-    const mxattn_gemm_quantize_args defaults = {.sequences = {.batch = 1}};
+    const mxattn_gemm_quantize_args defaults = {.norm_eps = 1e-6, .sequences = {.batch = 1}};
     init(args, struct_size, &defaults, sizeof defaults);
 }
 

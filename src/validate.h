@@ -73,6 +73,41 @@ mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_
 /* NULL (when required) and alignment of a plain array. */
 mxattn_status mxa_check_array(const char *name, const void *data, size_t alignment, int required);
 
+/* validate_producers.c ------------------------------------------------------------------------ */
+
+/* A tensor of a fused producer: which types, which shape (ndim 0: any), which sequences its rows
+ * form. */
+typedef struct mxa_operand_rule {
+    const char *name;
+    const char *letters;
+    int32_t ndim;
+    int64_t shape[4];
+    int fp8, wide; /* types it may have */
+    int written;
+    const mxa_batch *batch;
+} mxa_operand_rule;
+
+mxattn_status mxa_take_operand(const mxa_operand_rule *rule, const mxattn_tensor *user,
+                               mxattn_tensor *out);
+
+/* A rotation of heads of head_dim, over the tokens in use of a batch; dims resolved. */
+mxattn_status mxa_take_rope(const mxattn_rope *user, int64_t head_dim, const mxa_batch *batch,
+                            const char *name, mxattn_rope *rope);
+
+/* Fails where an output shares memory with another tensor; either may be absent. */
+mxattn_status mxa_check_apart(const char *written_name, const mxattn_tensor *written,
+                              const char *name, const mxattn_tensor *other);
+
+mxattn_status mxa_check_workspace(const void *workspace, size_t bytes, int64_t need);
+
+mxattn_status mxa_rmsnorm_take(const mxattn_rmsnorm_quantize_args *args, mxa_rmsnorm_call *call);
+mxattn_status mxa_rmsnorm_backward_take(const mxattn_rmsnorm_backward_args *args,
+                                        mxa_rmsnorm_backward_call *call);
+
+/* validate_gemm.c ----------------------------------------------------------------------------- */
+
+mxattn_status mxa_gemm_take(const mxattn_gemm_quantize_args *args, mxa_gemm_call *call);
+
 /* validate_problem.c -------------------------------------------------------------------------- */
 
 /* Reads, checks and resolves a problem as struct mxattn_plan promises it. */

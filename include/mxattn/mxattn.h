@@ -212,6 +212,20 @@ MXATTN_API mxattn_status mxattn_scales_bytes(const mxattn_tags *tags, mxattn_axi
                                              int64_t seqlen, const int32_t *cu_seqlens,
                                              int64_t heads, int64_t head_dim, int64_t *bytes);
 
+/* A rotary embedding of the heads of a tensor. Embedded by value; frozen. Position of a token is
+ * its place in its sequence plus `offset`. The pair (d, d + dims/2), or (2d, 2d+1) when
+ * interleaved, turns: (a, b) -> (a*cos - b*sin, b*cos + a*sin), each product and sum rounded to
+ * FP32. Tables are FP32 (positions, dims/2), contiguous; every position met must be below
+ * `positions`. */
+typedef struct mxattn_rope {
+    const float *cosine, *sine; /* both NULL: no rotation */
+    int64_t positions;
+    int64_t dims; /* first dims of each head, even; 0: head_dim */
+    int64_t offset;
+    int32_t interleaved;
+    int32_t inverse; /* rotate back */
+} mxattn_rope;
+
 /* ------------------------------------------------------------------------------------------------
  * 3  Context
  * --------------------------------------------------------------------------------------------- */
@@ -508,13 +522,18 @@ typedef struct mxattn_attention_args {
     const int32_t *host_seqused_k;
     const void *prepared; /* from mxattn_prepare or a producer; optional */
     void *saved;          /* written by a training forward, read by backward; optional unless
-                           * o is MXFP8 */
+                           * o is MXFP8 and o_wide is not given */
     void *workspace;
     size_t workspace_bytes;
-    uint32_t *device_status; /* optional: 0 (always on REF and CPU, where cu_seqlens are checked
-                              * before anything runs), or what mxattn_device_status_check
-                              * explains; when not 0 the call wrote nothing else */
-    void *stream;            /* GPU: a CUstream; ignored on CPU */
+    uint32_t *device_status;     /* optional: 0 (always on REF and CPU, where cu_seqlens are checked
+                                  * before anything runs), or what mxattn_device_status_check
+                                  * explains; when not 0 the call wrote nothing else */
+    void *stream;                /* GPU: a CUstream; ignored on CPU */
+    const mxattn_tensor *o_wide; /* where o is MXFP8, optional: forward writes O once more, in F32,
+                                  * F16 or BF16; backward reads it in place of saved */
+    const mxattn_rope *rope_q, *rope_k; /* backward, optional: how the producers of q and k rotated
+                                         * them; dq and dk (F32 or MXFP8) are turned back before
+                                         * they are rounded */
 } mxattn_attention_args;
 
 MXATTN_API void mxattn_attention_args_init_sized(mxattn_attention_args *args, size_t struct_size);
@@ -635,35 +654,27 @@ MXATTN_API mxattn_status mxattn_scales_scatter(const mxattn_context *context,
 MXATTN_API mxattn_status mxattn_scales_transform(const mxattn_context *context,
                                                  const mxattn_scales_args *args);
 
-/* Rotary embedding applied between a producer's arithmetic and its quantization. Frozen.
- * Position of a token is its place in its sequence plus `offset`. Pairs are (d, d + dims/2), or
- * (2d, 2d+1) when interleaved. Tables are FP32 (positions, dims/2). */
-typedef struct mxattn_rope {
-    const float *cosine, *sine; /* both NULL: no rotation */
-    int64_t positions;
-    int64_t dims; /* first dims of each head; 0: head_dim */
-    int64_t offset;
-    int32_t interleaved;
-    int32_t inverse; /* rotate back (gradients) */
-} mxattn_rope;
-
-/* y = x / sqrt(mean(x^2) + eps) * weight over the last dimension, rotated, quantized. */
+/* y = x / sqrt(mean(x^2) + eps) * weight over the last dimension of each head, rotated, quantized.
+ *
+ * The mean is summed in float64, so that squares beyond FP32 count; y is FP32 (docs/math.md has
+ * each rounding). The same bytes on every instruction set and for any number of threads. The last
+ * dimension may be any size: its last block of 32 may be short. A row of zeros gives zeros. */
 typedef struct mxattn_rmsnorm_quantize_args {
     size_t struct_size;
     mxattn_backend backend;
     int32_t device;
     const mxattn_tensor *x; /* (T, H, D) or (B, S, H, D), F32, F16 or BF16; (rows, hidden) */
     const float *weight;    /* (D), or NULL for ones */
-    double eps;             /* default 1e-6 */
+    double eps;             /* default 1e-6; finite, not negative */
     mxattn_rope rope;
-    const mxattn_tensor *y;      /* quantized output */
-    const mxattn_tensor *y_wide; /* optional */
+    const mxattn_tensor *y; /* quantized output, not centred; may be NULL where y_wide is set */
+    const mxattn_tensor *y_wide; /* optional: y before quantization */
     float *rstd;                 /* optional (tokens, H) */
     int32_t round_to_bf16;       /* 1: quantize the BF16-rounded y, byte for byte as norm then
                                   * quantize; 0 (default): quantize the FP32 y */
     mxattn_sequences sequences;
     void *workspace;
-    size_t workspace_bytes;
+    size_t workspace_bytes; /* mxattn_rmsnorm_quantize_workspace */
     uint32_t *device_status;
     void *stream;
 } mxattn_rmsnorm_quantize_args;
@@ -675,20 +686,36 @@ static inline void mxattn_rmsnorm_quantize_args_init(mxattn_rmsnorm_quantize_arg
     mxattn_rmsnorm_quantize_args_init_sized(args, sizeof(mxattn_rmsnorm_quantize_args));
 }
 
+/* Errors: ARGUMENT, SHAPE, DTYPE, LAYOUT, ALIGNMENT, CU_SEQLENS, WORKSPACE, UNSUPPORTED,
+ * VERSION_MISMATCH; of the other producers too. */
 MXATTN_API mxattn_status mxattn_rmsnorm_quantize(const mxattn_context *context,
                                                  const mxattn_rmsnorm_quantize_args *args);
 
+/* Bytes of workspace (aligned to 256) the same call needs; workspace itself is not looked at. */
+MXATTN_API mxattn_status mxattn_rmsnorm_quantize_workspace(const mxattn_context *context,
+                                                           const mxattn_rmsnorm_quantize_args *args,
+                                                           size_t *workspace_bytes);
+
+/* With u = x * rstd and g = dy * weight: dx = rstd * (g - u * mean(g * u)), dweight = sum of dy * u
+ * over tokens and heads. The same bits for any number of threads. */
 typedef struct mxattn_rmsnorm_backward_args {
     size_t struct_size;
     mxattn_backend backend;
     int32_t device;
-    const mxattn_tensor *x, *dy; /* wide */
-    const float *weight, *rstd;
-    const mxattn_tensor *dx; /* wide output */
-    float *dweight;          /* (D), written */
+    const mxattn_tensor *x, *dy; /* F32, F16, BF16 or MXFP8; same shape */
+    const float *weight, *rstd;  /* rstd is forward's, (tokens, H) */
+    const mxattn_tensor *dx;     /* wide output; may be NULL where dx_quantized is set */
+    float *dweight;              /* (D), written; optional */
     void *workspace;
-    size_t workspace_bytes;
+    size_t workspace_bytes; /* mxattn_rmsnorm_backward_workspace */
     void *stream;
+    const mxattn_tensor *dx_quantized; /* optional: dx as MXFP8, in the same pass */
+    mxattn_rope rope;                  /* as forward had it: dy is turned back first */
+    mxattn_sequences sequences;
+    int32_t normalised; /* 1: x is forward's y, rotated if it was: nothing but rstd need be kept.
+                         * weight is NULL then */
+    int32_t accumulate; /* 1: dx and dweight are added to; dx_quantized holds the sum */
+    uint32_t *device_status;
 } mxattn_rmsnorm_backward_args;
 
 MXATTN_API void mxattn_rmsnorm_backward_args_init_sized(mxattn_rmsnorm_backward_args *args,
@@ -700,16 +727,24 @@ static inline void mxattn_rmsnorm_backward_args_init(mxattn_rmsnorm_backward_arg
 
 MXATTN_API mxattn_status mxattn_rmsnorm_backward(const mxattn_context *context,
                                                  const mxattn_rmsnorm_backward_args *args);
+MXATTN_API mxattn_status mxattn_rmsnorm_backward_workspace(const mxattn_context *context,
+                                                           const mxattn_rmsnorm_backward_args *args,
+                                                           size_t *workspace_bytes);
 
 typedef enum mxattn_activation {
     MXATTN_ACTIVATION_NONE = 0,
     MXATTN_ACTIVATION_RELU = 1,
     MXATTN_ACTIVATION_GELU = 2, /* tanh form */
-    MXATTN_ACTIVATION_SILU = 3
+    MXATTN_ACTIVATION_SILU = 3,
+    MXATTN_ACTIVATION_RELU_SQUARED = 4
 } mxattn_activation;
 
-/* C = activation(A * B^T + bias), rotated, quantized. A is (M, K), B is (N, K), C is (M, N) or
- * (M, heads, N/heads); A and B E4M3 with row or square blocks, or BF16; FP32 accumulation. */
+/* C = activation(A * B^T + bias), normalised per head, rotated, quantized. A is (M, K), B is (N,
+ * K), C is (M, N) or (M, heads, N/heads), A and B too may name their columns (heads, K/heads).
+ * Operands are MXFP8 or BF16, each on its own; sums are FP32. An MXFP8 operand has its 32 elements
+ * along K: row or square blocks, column or square where it is transposed. Tokens are the rows of A
+ * as it is stored, and of C, or of B where both are transposed (a weight's gradient): sequences
+ * says where blocks restart in those; every other tensor is one sequence. */
 typedef struct mxattn_gemm_quantize_args {
     size_t struct_size;
     mxattn_backend backend;
@@ -718,13 +753,25 @@ typedef struct mxattn_gemm_quantize_args {
     const float *bias; /* (N), optional */
     mxattn_activation activation;
     mxattn_rope rope;            /* per head of c */
-    const mxattn_tensor *c;      /* E4M3, BF16 or F32 */
-    const mxattn_tensor *c_wide; /* optional second output */
-    mxattn_sequences sequences;  /* of the rows of a and c */
+    const mxattn_tensor *c;      /* MXFP8, F32, F16 or BF16 */
+    const mxattn_tensor *c_wide; /* optional second output, wide: c before it is quantized */
+    mxattn_sequences sequences;
     void *workspace;
-    size_t workspace_bytes;
+    size_t workspace_bytes; /* mxattn_gemm_quantize_workspace */
     uint32_t *device_status;
     void *stream;
+    int32_t transpose_a; /* 1: a is given as (K, M) */
+    int32_t transpose_b; /* 1: b is given as (K, N) */
+    int32_t accumulate;  /* 1: c, which is wide then, is added to */
+    int32_t head_norm;   /* 1: each head of c is divided by its root mean square, times norm_weight,
+                          * as mxattn_rmsnorm_quantize does it */
+    const float *norm_weight;       /* (N/heads), or NULL for ones */
+    double norm_eps;                /* default 1e-6 */
+    float *norm_rstd;               /* optional (M, norm_heads) */
+    int64_t norm_heads;             /* norm and rope are for heads 0 to norm_heads-1; 0: for all */
+    const mxattn_tensor *activated; /* optional, C's shape, wide or MXFP8: what forward's activation
+                                     * gave. C = (A * B^T + bias) * activation', which is 1 where
+                                     * activated > 0 (RELU) or 2*sqrt(activated) (RELU_SQUARED) */
 } mxattn_gemm_quantize_args;
 
 MXATTN_API void mxattn_gemm_quantize_args_init_sized(mxattn_gemm_quantize_args *args,
@@ -736,6 +783,9 @@ static inline void mxattn_gemm_quantize_args_init(mxattn_gemm_quantize_args *arg
 
 MXATTN_API mxattn_status mxattn_gemm_quantize(const mxattn_context *context,
                                               const mxattn_gemm_quantize_args *args);
+MXATTN_API mxattn_status mxattn_gemm_quantize_workspace(const mxattn_context *context,
+                                                        const mxattn_gemm_quantize_args *args,
+                                                        size_t *workspace_bytes);
 
 /* ------------------------------------------------------------------------------------------------
  * 7  Partial results

@@ -145,4 +145,10 @@ const mxa_backend mxa_ref_backend = {
     .scales_scatter = mxa_ref_scales_rewrite,
     .scales_transform = mxa_ref_scales_rewrite,
     .states_merge = mxa_ref_states_merge,
+    .rmsnorm_quantize = mxa_ref_rmsnorm_quantize,
+    .rmsnorm_quantize_workspace = mxa_ref_rmsnorm_workspace,
+    .rmsnorm_backward = mxa_ref_rmsnorm_backward,
+    .rmsnorm_backward_workspace = mxa_ref_rmsnorm_backward_workspace,
+    .gemm_quantize = mxa_ref_gemm_quantize,
+    .gemm_quantize_workspace = mxa_ref_gemm_workspace,
 };

@@ -27,6 +27,16 @@ mxattn_status mxa_ref_quantize_workspace(const mxattn_context *context,
 mxattn_status mxa_ref_scales_rewrite(const mxattn_context *context, const mxa_scales_call *call);
 mxattn_status mxa_ref_states_merge(const mxattn_context *context, const mxa_merge_call *call);
 
+/* The fused ones (norm.c, gemm.c) and their workspace bytes. */
+mxattn_status mxa_ref_rmsnorm_quantize(const mxattn_context *context, const mxa_rmsnorm_call *call);
+int64_t mxa_ref_rmsnorm_workspace(const mxattn_context *context, const mxa_rmsnorm_call *call);
+mxattn_status mxa_ref_rmsnorm_backward(const mxattn_context *context,
+                                       const mxa_rmsnorm_backward_call *call);
+int64_t mxa_ref_rmsnorm_backward_workspace(const mxattn_context *context,
+                                           const mxa_rmsnorm_backward_call *call);
+mxattn_status mxa_ref_gemm_quantize(const mxattn_context *context, const mxa_gemm_call *call);
+int64_t mxa_ref_gemm_workspace(const mxattn_context *context, const mxa_gemm_call *call);
+
 /* ------------------------------------------------------------------------------------------------
  * Memory: arrays handed out of the caller's workspace one after the other. With base NULL nothing
  * is handed out and `used` counts the bytes: the same code sizes a workspace and carves it.
