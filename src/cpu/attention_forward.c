@@ -19,10 +19,11 @@ enum { ALIGNMENT = 256, LANES_LEAST = 96, TASKS_ENOUGH = 24 };
 
 /* Offsets into the workspace. */
 typedef struct layout {
-    int64_t sequences_q, sequences_k, first_tile;
+    int64_t sequences_q, sequences_k, first_tile, first_part;
     int64_t q, k, v; /* wide operands, quantized */
     int64_t o_wide;  /* an FP8 O before it is quantized, when it is not saved */
     int64_t unusual;
+    int64_t parts, parts_q;
     int64_t scratch;
     int64_t bytes;
 } layout;
@@ -102,11 +103,27 @@ static int o_is_fp8(const mxattn_attention_problem *problem)
     return mxa_dtype_is_fp8(problem->o.dtype);
 }
 
+/* Most lanes of a sequence that is computed in parts; 0: none is. WHY none under causal_strict: a
+ * row's bits would depend on how many queries follow it. */
+static int64_t decode_lanes_most(const mxattn_plan *plan)
+{
+    const mxattn_attention_problem *p = &plan->problem;
+    const int64_t lanes = p->max_seqlen_q * (p->heads / p->kv_heads);
+    const int64_t most = kernel_of(plan, 0)->decode_lanes;
+
+    if (p->causal_strict)
+        return 0;
+    return lanes < most ? lanes : most;
+}
+
 static layout layout_of(const mxattn_plan *plan)
 {
     const mxattn_attention_problem *p = &plan->problem;
-    const int64_t scratch = kernel_of(plan, 0)->scratch_bytes(p->head_dim, p->head_dim_v);
-    const int64_t exact = kernel_of(plan, 1)->scratch_bytes(p->head_dim, p->head_dim_v);
+    int64_t place;
+    const int64_t scratch = kernel_of(plan, 0)->scratch_bytes(p->head_dim, p->head_dim_v, &place);
+    const int64_t exact = kernel_of(plan, 1)->scratch_bytes(p->head_dim, p->head_dim_v, &place);
+    const int64_t part = mxa_forward_part_floats(decode_lanes_most(plan), p->head_dim_v);
+    const int64_t parts = tokens_most(p, 1) / MXA_PART_KEYS + p->batch;
     const mxa_scale_extent q = extent_most(p, 0, p->heads, p->head_dim);
     const mxa_scale_extent k = extent_most(p, 1, p->kv_heads, p->head_dim);
     const mxa_scale_extent v = extent_most(p, 1, p->kv_heads, p->head_dim_v);
@@ -117,6 +134,10 @@ static layout layout_of(const mxattn_plan *plan)
     l.sequences_q = take(&l.bytes, table);
     l.sequences_k = take(&l.bytes, table);
     l.first_tile = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
+    l.first_part = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
+    l.parts_q = take(&l.bytes, p->batch * p->kv_heads * decode_lanes_most(plan) *
+                                   mxa_round_up(p->head_dim, 32) * (int64_t)sizeof(float));
+    l.parts = take(&l.bytes, parts * p->kv_heads * part * (int64_t)sizeof(float));
     l.q = take(&l.bytes, mxa_operand_quantized_bytes(&p->q, p->batch, &q));
     l.k = take(&l.bytes, mxa_operand_quantized_bytes(&p->k, p->batch, &k));
     l.v = take(&l.bytes, mxa_operand_quantized_bytes(value_tags(p), p->batch, &v));
@@ -154,11 +175,15 @@ void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
     const mxa_forward_kernel *kernel = kernel_of(plan, 0);
     const int64_t rows = tokens_most(p, 0) * p->heads;
 
+    const int decode = p->max_seqlen_q * (p->heads / p->kv_heads) <= decode_lanes_most(plan);
+    const int64_t tile_q = decode ? decode_lanes_most(plan) : tile_q_of(p, kernel);
+
     snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
-             "mxa_%s_attention_forward_%s_%dx%d_d%lld%s%s", kernel->isa,
+             "mxa_%s_attention_%s_%s_%lldx%d_d%lld%s%s", kernel->isa, decode ? "decode" : "forward",
              plan->info.intermediates == MXATTN_INTERMEDIATES_E4M3 ? "e4m3" : "bf16",
-             (int)tile_q_of(p, kernel), (int)kernel->tile_k, (long long)p->head_dim,
-             p->window[1] >= 0 ? "_causal" : "", p->format == MXATTN_JAGGED ? "_jagged" : "");
+             (long long)tile_q, decode ? MXA_PART_KEYS : (int)kernel->tile_k,
+             (long long)p->head_dim, p->window[1] >= 0 ? "_causal" : "",
+             p->format == MXATTN_JAGGED ? "_jagged" : "");
     plan->info.workspace_forward_bytes = layout_of(plan).bytes;
     if (p->mode == MXATTN_TRAINING)
         plan->info.saved_bytes = rows * (p->head_dim_v + 1) * (int64_t)sizeof(float);
@@ -183,11 +208,31 @@ mxa_saved_view mxa_cpu_saved_view(const mxattn_attention_problem *problem, void 
     return view;
 }
 
+static int64_t lanes_of(const mxa_forward_job *job, int64_t b)
+{
+    return job->sequences_q[b].used * job->group;
+}
+
+static int64_t part_prefix(mxa_forward_job *job, int64_t *first_part)
+{
+    first_part[0] = 0;
+    for (int64_t b = 0; b < job->batch; b++) {
+        const int64_t lanes = lanes_of(job, b);
+        const int decoded = lanes > 0 && lanes <= job->lanes_most;
+
+        first_part[b + 1] =
+            first_part[b] + (decoded ? mxa_forward_parts(job->sequences_k[b].used) : 0);
+    }
+    job->first_part = first_part;
+    return first_part[job->batch];
+}
+
+/* Of the sequences that are not computed in parts. */
 static int64_t tile_prefix(mxa_forward_job *job, int64_t *first_tile)
 {
     first_tile[0] = 0;
     for (int64_t b = 0; b < job->batch; b++) {
-        const int64_t lanes = job->sequences_q[b].used * job->group;
+        const int64_t lanes = lanes_of(job, b) <= job->lanes_most ? 0 : lanes_of(job, b);
 
         first_tile[b + 1] = first_tile[b] + (lanes + job->tile_q - 1) / job->tile_q;
     }
@@ -305,8 +350,22 @@ static void run_tiles(const mxattn_plan *plan, mxa_forward_job *job,
     const mxattn_attention_problem *p = &plan->problem;
 
     job->tile_q = tile_q_of(p, kernel);
-    job->scratch_bytes = kernel->scratch_bytes(p->head_dim, p->head_dim_v);
+    job->scratch_bytes = kernel->scratch_bytes(p->head_dim, p->head_dim_v, &job->part_scratch);
     mxa_parallel_for(plan->context, tile_prefix(job, first_tile) * p->kv_heads, kernel->task, job);
+}
+
+static void run_parts(const mxattn_plan *plan, mxa_forward_job *job, int64_t *first_part)
+{
+    const mxattn_attention_problem *p = &plan->problem;
+    const mxa_forward_kernel *kernel = kernel_of(plan, 0);
+    const int64_t parts = part_prefix(job, first_part);
+
+    if (parts == 0)
+        return;
+    job->scratch_bytes = kernel->scratch_bytes(p->head_dim, p->head_dim_v, &job->part_scratch);
+    mxa_parallel_for(plan->context, job->batch * p->kv_heads, kernel->decode_start_task, job);
+    mxa_parallel_for(plan->context, parts, kernel->decode_task, job);
+    mxa_parallel_for(plan->context, job->batch * p->kv_heads, kernel->decode_finish_task, job);
 }
 
 mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_attention_call *call)
@@ -323,6 +382,9 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
         .batch = call->batch_q.batch,
         .group = plan->problem.heads / plan->problem.kv_heads,
         .tokens_q = mxa_cpu_tokens_q(call),
+        .parts_q = (void *)(workspace + l.parts_q),
+        .parts = (void *)(workspace + l.parts),
+        .lanes_most = decode_lanes_most(plan),
         .scratch = workspace + l.scratch,
     };
 
@@ -343,6 +405,7 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
     if (status != MXATTN_OK)
         return status;
     clear_unused(&job);
+    run_parts(plan, &job, (void *)(workspace + l.first_part));
     const int exact_too =
         kernel_of(plan, 0)->flushes && mark_unusual(&job, (void *)(workspace + l.unusual));
     run_tiles(plan, &job, kernel_of(plan, 0), (void *)(workspace + l.first_tile));

@@ -21,6 +21,7 @@ typedef struct mxa_forward_job {
         v; /* as the GEMMs read them: FP8 with blocks; v its column partner if any */
     const mxa_sequence *sequences_q, *sequences_k; /* (batch) */
     const int64_t *first_tile;                     /* (batch+1) */
+    const int64_t *first_part;                     /* (batch+1), of sequences with few queries */
     int64_t batch;
     int64_t group;      /* q heads of one kv head */
     int64_t tile_q;     /* lanes of a tile; every lane's bits are the same for any */
@@ -35,7 +36,25 @@ typedef struct mxa_forward_job {
     uint8_t pass;
     unsigned char *scratch; /* of worker w: scratch + w*scratch_bytes */
     int64_t scratch_bytes;
+    int64_t part_scratch; /* offset in it of what a part needs */
+    float *parts_q;       /* (batch, Hkv, lanes_most, D rounded up to 32) q decoded */
+    float *parts;         /* partial results (attention_forward_decode_body.h) */
+    int64_t lanes_most;   /* of a sequence that is computed in parts; 0: none is */
 } mxa_forward_job;
+
+/* Sequences with few queries: a part is MXA_PART_KEYS keys for all lanes. */
+enum { MXA_PART_KEYS = 256 };
+
+static inline int64_t mxa_forward_parts(int64_t keys)
+{
+    return keys > MXA_PART_KEYS ? (keys + MXA_PART_KEYS - 1) / MXA_PART_KEYS : 1;
+}
+
+/* m, l and O of each lane. */
+static inline int64_t mxa_forward_part_floats(int64_t lanes, int64_t head_dim_v)
+{
+    return lanes * (2 + (head_dim_v + 31) / 32 * 32);
+}
 
 typedef struct mxa_forward_kernel {
     const char *isa;
@@ -43,8 +62,10 @@ typedef struct mxa_forward_kernel {
     int32_t groups_most; /* that multiple at most */
     int32_t tile_k;      /* keys decoded at a time */
     int32_t flushes;     /* its dot products count what is below FP32's normal range as 0 */
-    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v);
+    int64_t (*scratch_bytes)(int64_t head_dim, int64_t head_dim_v, int64_t *part_scratch);
     mxa_parallel_task task; /* arg: the job */
+    int32_t decode_lanes;   /* a sequence with no more is computed in parts */
+    mxa_parallel_task decode_start_task, decode_task, decode_finish_task;
 } mxa_forward_kernel;
 
 /* Those this build lacks are never referred to. */

@@ -86,13 +86,6 @@ static int64_t tile_place(tile *t, unsigned char *base, int64_t head_dim, int64_
     return mxa_round_up(at, 4096);
 }
 
-static int64_t forward_scratch_bytes(int64_t head_dim, int64_t head_dim_v)
-{
-    tile t;
-
-    return tile_place(&t, NULL, head_dim, head_dim_v);
-}
-
 static inline int64_t lane_row(const tile *t, int64_t lane)
 {
     return (t->first_lane + lane) / t->job->group;
@@ -147,6 +140,14 @@ static void load_q(tile *t)
     }
 }
 
+/* Where a lane's row maximum starts: at its sink, which counts as a score. */
+static float lane_start(const tile *t, int64_t lane)
+{
+    const float *sink = t->job->call->sink;
+
+    return sink ? (float)ceil((double)sink[lane_head(t, lane)] * M_LOG2E) : -INFINITY;
+}
+
 /* Intervals, maxima and sums of every lane; lanes beyond the last behave like the last. */
 static void load_lanes(tile *t)
 {
@@ -159,11 +160,10 @@ static void load_lanes(tile *t)
     for (int64_t lane = 0; lane < padded; lane++) {
         const int64_t real = lane < t->lanes ? lane : t->lanes - 1;
         const mxa_interval seen = mxa_mask_row(&mask, lane_row(t, real));
-        const float *sink = job->call->sink;
 
         t->low[lane] = (int32_t)seen.low;
         t->high[lane] = (int32_t)seen.high;
-        t->m[lane] = sink ? (float)ceil((double)sink[lane_head(t, real)] * M_LOG2E) : -INFINITY;
+        t->m[lane] = lane_start(t, real);
         t->l[lane] = 0.0f;
     }
     memset(t->o, 0, (size_t)(padded * t->dims_v) * sizeof(float));
@@ -548,14 +548,15 @@ static void tile_run(tile *t)
     finish(t);
 }
 
-static int64_t find_sequence(const mxa_forward_job *job, int64_t index)
+/* Where index lies among running totals first[0 .. batch]: first[b] <= index < first[b+1]. */
+static int64_t find_sequence(const int64_t *first, int64_t batch, int64_t index)
 {
-    int64_t low = 0, high = job->batch - 1; /* first_tile[low] <= index < first_tile[high+1] */
+    int64_t low = 0, high = batch - 1;
 
     while (low < high) {
         const int64_t middle = (low + high + 1) / 2;
 
-        if (job->first_tile[middle] <= index)
+        if (first[middle] <= index)
             low = middle;
         else
             high = middle - 1;
@@ -568,7 +569,9 @@ static void forward_task(void *arg, int64_t task, int32_t worker)
     const mxa_forward_job *job = arg;
     const int64_t kv_heads = job->problem->kv_heads;
     const int64_t index = job->first_tile[job->batch] - 1 - task / kv_heads;
-    tile t = {.job = job, .b = find_sequence(job, index), .kv_head = task % kv_heads};
+    tile t = {.job = job,
+              .b = find_sequence(job->first_tile, job->batch, index),
+              .kv_head = task % kv_heads};
     const int64_t lanes = job->sequences_q[t.b].used * job->group;
 
     if (job->unusual && job->unusual[t.b] != job->pass)
@@ -582,6 +585,18 @@ static void forward_task(void *arg, int64_t task, int32_t worker)
     tile_run(&t);
 }
 
+#include "cpu/attention_forward_decode_body.h"
+
+/* That of a tile, and behind it that of a part. */
+static int64_t forward_scratch_bytes(int64_t head_dim, int64_t head_dim_v, int64_t *part_scratch)
+{
+    tile t;
+    part p;
+
+    *part_scratch = tile_place(&t, NULL, head_dim, head_dim_v);
+    return *part_scratch + mxa_round_up(part_place(&p, NULL, head_dim, head_dim_v), 4096);
+}
+
 const mxa_forward_kernel VEC_NAME(mxa_forward) = {
     .isa = VEC_ISA,
     .lanes = TILE_LANES,
@@ -590,4 +605,8 @@ const mxa_forward_kernel VEC_NAME(mxa_forward) = {
     .flushes = VEC_FLUSHES,
     .scratch_bytes = forward_scratch_bytes,
     .task = forward_task,
+    .decode_lanes = DECODE_LANES,
+    .decode_start_task = decode_start_task,
+    .decode_task = decode_task,
+    .decode_finish_task = decode_finish_task,
 };

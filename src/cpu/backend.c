@@ -20,12 +20,16 @@ static const char *kernel_names(uint32_t isa)
     const char *name = mxa_cpu_isa_name(isa);
 
     if (strcmp(name, "avx512bf16") == 0)
-        return "mxa_avx512bf16_attention_forward\nmxa_avx512bf16_attention_backward";
+        return "mxa_avx512bf16_attention_forward\nmxa_avx512bf16_attention_decode\n"
+               "mxa_avx512bf16_attention_backward";
     if (strcmp(name, "avx512") == 0)
-        return "mxa_avx512_attention_forward\nmxa_avx512_attention_backward";
+        return "mxa_avx512_attention_forward\nmxa_avx512_attention_decode\n"
+               "mxa_avx512_attention_backward";
     if (strcmp(name, "avx2") == 0)
-        return "mxa_avx2_attention_forward\nmxa_avx2_attention_backward";
-    return "mxa_portable_attention_forward\nmxa_portable_attention_backward";
+        return "mxa_avx2_attention_forward\nmxa_avx2_attention_decode\n"
+               "mxa_avx2_attention_backward";
+    return "mxa_portable_attention_forward\nmxa_portable_attention_decode\n"
+           "mxa_portable_attention_backward";
 }
 
 static void cpu_query(const mxattn_context *context, mxattn_backend_info *info)

@@ -52,38 +52,46 @@ static inline float scale_factor(uint8_t scale, mxattn_dtype dtype)
     return factor;
 }
 
-/* 1 when one of 32 codes is a NaN or an infinity: adding to the magnitude carries into the top bit
- * of its byte just for those (from 0x7f for E4M3, from 0x7c for E5M2). */
-static inline int codes_are_special(const uint8_t *codes, mxattn_dtype dtype)
+/* 1 when one of 32 E5M2 codes is a NaN or an infinity: adding to the magnitude carries into the top
+ * bit of its byte just for those, from 0x7c on. */
+static inline int e5m2_are_special(const uint8_t *codes)
 {
-    const uint64_t add = dtype == MXATTN_E4M3 ? 0x0101010101010101u : 0x0404040404040404u;
     uint64_t carry = 0;
 
     for (int i = 0; i < MXA_BLOCK; i += 8) {
         uint64_t x;
 
         memcpy(&x, codes + i, sizeof(x));
-        carry |= (x & 0x7f7f7f7f7f7f7f7fu) + add;
+        carry |= (x & 0x7f7f7f7f7f7f7f7fu) + 0x0404040404040404u;
     }
     return (carry & 0x8080808080808080u) != 0;
 }
 
-VEC_INLINE vec vec_from_codes(const uint8_t *codes, mxattn_dtype dtype)
+/* 32 codes; 1 when one is a NaN or an infinity. */
+VEC_INLINE int vec_block_from_codes(const uint8_t *codes, mxattn_dtype dtype, vec *block)
 {
-    return dtype == MXATTN_E4M3 ? vec_from_e4m3(codes) : vec_from_e5m2(codes);
+    if (dtype == MXATTN_E4M3) {
+        code_flags nans = code_flags_none();
+
+        vec_block_from_e4m3(codes, block, &nans);
+        return code_flags_any(nans);
+    }
+    VEC_UNROLL
+    for (int i = 0; i < MXA_BLOCK / VEC_LANES; i++)
+        block[i] = vec_from_e5m2(codes + i * VEC_LANES);
+    return e5m2_are_special(codes);
 }
 
-/* 32 codes times one factor, or times one each. */
-VEC_INLINE void operand_block(const uint8_t *codes, mxattn_dtype dtype, const float *factors,
-                              int factor_step, float *out)
+/* A block times one factor, or times one for each element. */
+VEC_INLINE void operand_block(const vec *block, const float *factors, int factor_step, float *out)
 {
     const vec same = vec_set(factors[0]);
 
     VEC_UNROLL
-    for (int i = 0; i < MXA_BLOCK; i += VEC_LANES) {
-        const vec factor = factor_step ? vec_load(factors + i) : same;
+    for (int i = 0; i < MXA_BLOCK / VEC_LANES; i++) {
+        const vec factor = factor_step ? vec_load(factors + i * VEC_LANES) : same;
 
-        vec_store(out + i, vec_mul(vec_from_codes(codes + i, dtype), factor));
+        vec_store(out + i * VEC_LANES, vec_mul(block[i], factor));
     }
 }
 
@@ -136,6 +144,7 @@ VEC_INLINE int operand_row_of(operand_reader *reader, mxattn_dtype dtype, int64_
     for (int32_t d = 0; d < operand->dims; d += MXA_BLOCK, codes += MXA_BLOCK, out += MXA_BLOCK) {
         const int count = operand->dims - d < MXA_BLOCK ? operand->dims - d : MXA_BLOCK;
         const uint8_t *scales = hdim ? &reader->scales[d / MXA_BLOCK] : &reader->scales[d];
+        vec block[MXA_BLOCK / VEC_LANES];
         const int unusual =
             hdim ? scale_is_unusual(*scales, dtype) : reader->unusual[d / MXA_BLOCK];
 
@@ -143,14 +152,14 @@ VEC_INLINE int operand_row_of(operand_reader *reader, mxattn_dtype dtype, int64_
             memset(tail, 0, sizeof(tail));
             codes = memcpy(tail, codes, (size_t)count);
         }
-        if (unusual || codes_are_special(codes, dtype)) {
+        if (vec_block_from_codes(codes, dtype, block) || unusual) {
             special |= operand_block_slow(codes, dtype, scales, !hdim, count, out);
         } else if (hdim) {
             const float factor = scale_factor(*scales, dtype);
 
-            operand_block(codes, dtype, &factor, 0, out);
+            operand_block(block, &factor, 0, out);
         } else {
-            operand_block(codes, dtype, &reader->factor[d], 1, out);
+            operand_block(block, &reader->factor[d], 1, out);
         }
     }
     return special;
@@ -164,6 +173,63 @@ static inline int operand_row(operand_reader *reader, int64_t token, float *out)
     if (reader->operand->dtype == MXATTN_E4M3)
         return operand_row_of(reader, MXATTN_E4M3, token, out);
     return operand_row_of(reader, MXATTN_E5M2, token, out);
+}
+
+/* The common case, with no branch among the elements: tokens [first, first+count) of whole E4M3
+ * blocks with one scale each, token t at out + t*step. Returns how many of them came before one
+ * that needs the slow way (0 where the tensor is of another kind); the row after them may be
+ * written. */
+static VEC_NOINLINE int64_t operand_rows_usual(const mxa_operand *operand, int64_t first,
+                                               int64_t count, float *out, int64_t step)
+{
+    const int32_t blocks = operand->dims / MXA_BLOCK;
+    uint8_t gathered[MXA_DIM_BLOCKS_MOST];
+
+    if (operand->dtype != MXATTN_E4M3 || operand->axis != MXATTN_HDIM ||
+        operand->dims % MXA_BLOCK != 0)
+        return 0;
+    for (int64_t t = 0; t < count; t++) {
+        const int64_t token = first + t;
+        const uint8_t *codes = operand->payload + token * operand->token_stride;
+        const uint8_t *scales = gathered;
+        code_flags nans = code_flags_none();
+        int64_t scale_step = 1;
+        int unusual = 0;
+
+        if (operand->scale_first) {
+            scales = operand->scale_first + token / MXA_BLOCK * operand->scale_block +
+                     token % MXA_BLOCK * operand->scale_token;
+            scale_step = operand->scale_k;
+        } else {
+            mxa_operand_scales(operand, token, gathered);
+        }
+        for (int32_t b = 0; b < blocks; b++, scales += scale_step) {
+            const float factor = scale_factor(*scales, MXATTN_E4M3);
+            vec block[MXA_BLOCK / VEC_LANES];
+
+            vec_block_from_e4m3(codes + b * MXA_BLOCK, block, &nans);
+            unusual |= scale_is_unusual(*scales, MXATTN_E4M3);
+            operand_block(block, &factor, 0, out + t * step + b * MXA_BLOCK);
+        }
+        if (unusual || code_flags_any(nans))
+            return t;
+    }
+    return count;
+}
+
+/* Tokens [first, first+count) in FP32, token t at out + t*step as operand_row leaves it. Returns 1
+ * when an element is a NaN or an infinity. */
+static inline int operand_rows(operand_reader *reader, int64_t first, int64_t count, float *out,
+                               int64_t step)
+{
+    int special = 0;
+
+    for (int64_t t = 0; t < count; t++) {
+        t += operand_rows_usual(reader->operand, first + t, count - t, out + t * step, step);
+        if (t < count)
+            special |= operand_row(reader, first + t, out + t * step);
+    }
+    return special;
 }
 
 /* Units of one row that a head dimension needs, padded to whole blocks. */
@@ -199,12 +265,11 @@ static inline void operand_load_rows(const mxa_operand *operand, int64_t first, 
     float space[MXA_DIMS_MOST];
 
     operand_read(&reader, operand);
-    for (int64_t t = 0; t < count; t++) {
-        float *row = row_space(out + t * step, space);
-
-        operand_row(&reader, first + t, row);
-        if (UNIT_DEPTH > 1)
-            units_from_row(row, operand->dims, out + t * step);
+    if (UNIT_DEPTH == 1)
+        operand_rows(&reader, first, count, (float *)(void *)out, step);
+    for (int64_t t = 0; UNIT_DEPTH > 1 && t < count; t++) {
+        operand_row(&reader, first + t, space);
+        units_from_row(space, operand->dims, out + t * step);
     }
     memset(out + count * step, 0, (size_t)((rows - count) * step) * sizeof(unit));
 }

@@ -147,6 +147,36 @@ static inline vec vec_from_e4m3(const uint8_t *p)
     return _mm256_cvtph_ps(_mm_or_si128(sign, magnitude));
 }
 
+typedef __m256i code_flags;
+
+static inline code_flags code_flags_none(void)
+{
+    return _mm256_setzero_si256();
+}
+
+static inline int code_flags_any(code_flags flags)
+{
+    return _mm256_movemask_epi8(flags) != 0;
+}
+
+static inline void vec_block_from_e4m3(const uint8_t *p, vec block[4], code_flags *nans)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi8(0x7f));
+    const __m256i keep = _mm256_set1_epi16((int16_t)0xbf80);
+    /* Codes in the upper bytes; an arithmetic shift makes room for binary16's wider exponent. */
+    __m256i even = _mm256_unpacklo_epi8(_mm256_setzero_si256(), x); /* 0..7, 16..23 */
+    __m256i odd = _mm256_unpackhi_epi8(_mm256_setzero_si256(), x);  /* 8..15, 24..31 */
+
+    even = _mm256_and_si256(_mm256_srai_epi16(even, 1), keep);
+    odd = _mm256_and_si256(_mm256_srai_epi16(odd, 1), keep);
+    block[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(even));
+    block[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(odd));
+    block[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(even, 1));
+    block[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(odd, 1));
+    *nans = _mm256_or_si256(*nans, _mm256_add_epi8(magnitude, _mm256_set1_epi8(1)));
+}
+
 static inline vec vec_from_e5m2(const uint8_t *p)
 {
     __m128i x = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));

@@ -160,6 +160,32 @@ static inline vec vec_from_e4m3(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_or_si256(sign, magnitude));
 }
 
+typedef __m256i code_flags;
+
+static inline code_flags code_flags_none(void)
+{
+    return _mm256_setzero_si256();
+}
+
+static inline int code_flags_any(code_flags flags)
+{
+    return _mm256_movemask_epi8(flags) != 0;
+}
+
+static inline void vec_block_from_e4m3(const uint8_t *p, vec block[2], code_flags *nans)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi8(0x7f));
+    /* Codes in the upper bytes; an arithmetic shift makes room for binary16's wider exponent. */
+    const __m512i wide = _mm512_slli_epi16(_mm512_cvtepu8_epi16(x), 8);
+    const __m512i half =
+        _mm512_and_si512(_mm512_srai_epi16(wide, 1), _mm512_set1_epi16((int16_t)0xbf80));
+
+    block[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(half));
+    block[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
+    *nans = _mm256_or_si256(*nans, _mm256_add_epi8(magnitude, _mm256_set1_epi8(1)));
+}
+
 static inline vec vec_from_e5m2(const uint8_t *p)
 {
     __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));

@@ -8,6 +8,8 @@
 
 #include "mxattn/mxattn.h"
 
+#include <math.h>
+
 /* VEC_UNROLL: before each short loop over a register tile; unrolled early, the tile stays in
  * registers. */
 #if defined(__clang__)
@@ -25,9 +27,41 @@
 #define VEC_NOINLINE
 #endif
 
+static inline void vec_prefetch(const void *p)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(p);
+#else
+    (void)p;
+#endif
+}
+
 VEC_INLINE vec vec_abs(vec x)
 {
     return vec_from_bits(ivec_and(vec_bits(x), ivec_set(0x7fffffff)));
+}
+
+/* The largest lane, NaNs passed over; -inf when there is none. */
+static inline float vec_highest(vec x)
+{
+    float lanes[VEC_LANES], most = -INFINITY;
+
+    vec_store(lanes, x);
+    for (int i = 0; i < VEC_LANES; i++)
+        most = lanes[i] > most ? lanes[i] : most;
+    return most;
+}
+
+/* The sum of all lanes, pairs first. */
+static inline float vec_total(vec x)
+{
+    float lanes[VEC_LANES];
+
+    vec_store(lanes, x);
+    for (int step = VEC_LANES / 2; step >= 1; step /= 2)
+        for (int i = 0; i < step; i++)
+            lanes[i] += lanes[i + step];
+    return lanes[0];
 }
 
 /* 2^x for x <= 0 and a little above. Exact for integers from -126; arguments below -126 give

@@ -10,6 +10,8 @@
  *   vec_select(m, x, y)    x where m, else y
  *   vec_bits, vec_from_bits   the same 32 bits as the other type
  *   vec_from_e4m3          VEC_LANES codes times 2^-8, exact; NaN codes give a finite value
+ *   vec_block_from_e4m3    the same for 32 codes; flags gain those that are a NaN
+ *   code_flags             a set of flags, any of which code_flags_any sees
  *   vec_from_e5m2          VEC_LANES codes, exact, infinity and NaN included
  *   vec_store_f16          rounds to nearest even
  *   ivec_store_high16      the high half of each lane
@@ -203,6 +205,27 @@ static inline vec vec_from_fp8(const uint8_t *p, int mantissa, int bias)
 static inline vec vec_from_e4m3(const uint8_t *p)
 {
     return vec_from_fp8(p, 3, 15);
+}
+
+typedef int code_flags;
+
+static inline code_flags code_flags_none(void)
+{
+    return 0;
+}
+
+static inline int code_flags_any(code_flags flags)
+{
+    return flags;
+}
+
+static inline void vec_block_from_e4m3(const uint8_t *p, vec block[32 / VEC_LANES],
+                                       code_flags *nans)
+{
+    for (int i = 0; i < 32; i++)
+        *nans |= (p[i] & 0x7f) == 0x7f;
+    for (int i = 0; i < 32 / VEC_LANES; i++)
+        block[i] = vec_from_e4m3(p + i * VEC_LANES);
 }
 
 static inline vec vec_from_e5m2(const uint8_t *p)

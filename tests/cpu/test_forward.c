@@ -252,6 +252,56 @@ static void test_arithmetic(void)
     }
 }
 
+/* Few queries against many keys: sequences computed in parts, beside one that is not. */
+static void test_decode(void)
+{
+    static const struct {
+        const char *name;
+        int64_t sq, sk, heads, kv_heads, dim, dim_v, left;
+        double softcap;
+    } cases[] = {{"one query", 1, 1000, 2, 2, 128, 128, -1, 0},
+                 {"one query, groups", 1, 600, 16, 2, 64, 64, -1, 0},
+                 {"one key more than a part", 3, 257, 3, 3, 32, 40, -1, 0},
+                 {"sixteen lanes", 4, 777, 8, 2, 128, 96, -1, 0},
+                 {"window", 5, 900, 2, 1, 72, 33, 40, 0},
+                 {"window within a part", 2, 900, 2, 1, 64, 8, 3, 0},
+                 {"softcap", 2, 300, 4, 1, 40, 128, -1, 3.0},
+                 {"wide", 1, 300, 1, 1, 512, 512, -1, 0}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int kind = 0; kind < 4; kind++) {
+            mxt_attention_spec spec = mxt_attention_spec_make();
+
+            spec.seed = 200 + 4 * i + (uint64_t)kind;
+            spec.jagged = 1;
+            spec.batch = 4;
+            memcpy(spec.seqlen_q, (int64_t[]){cases[i].sq, 60, 1, cases[i].sq},
+                   4 * sizeof(int64_t));
+            memcpy(spec.seqlen_k, (int64_t[]){cases[i].sk, 70, 0, 31}, 4 * sizeof(int64_t));
+            spec.unused_k[0] = 3;
+            spec.heads = cases[i].heads;
+            spec.kv_heads = cases[i].kv_heads;
+            spec.head_dim = cases[i].dim;
+            spec.head_dim_v = cases[i].dim_v;
+            spec.problem.window[0] = cases[i].left;
+            spec.problem.softcap = cases[i].softcap;
+            spec.problem.causal = kind != 1;
+            spec.problem.has_sink = kind == 1;
+            spec.problem.mode = kind == 1 ? MXATTN_TRAINING : MXATTN_INFERENCE;
+            spec.problem.intermediates =
+                kind == 2 ? MXATTN_INTERMEDIATES_E4M3 : MXATTN_INTERMEDIATES_BF16;
+            if (kind == 2)
+                spec.v.flags = MXATTN_CENTRED;
+            if (kind == 3) {
+                spec.q.dtype = spec.k.dtype = MXATTN_E5M2;
+                spec.v.block = MXATTN_BLOCK_COLUMN;
+                spec.layout = MXATTN_TILED;
+                spec.extra_stride = 5;
+            }
+            check(cases[i].name, &spec);
+        }
+}
+
 /* seqused, rows outside every sequence, saved, and every type of O. */
 static void test_outputs(void)
 {
@@ -331,6 +381,7 @@ int main(void)
     test_blocks();
     test_operands();
     test_arithmetic();
+    test_decode();
     test_outputs();
     test_threads();
     return mxt_finish();

@@ -54,9 +54,8 @@ static int row_is_finite(const float *row, int64_t count)
 }
 
 /* A NaN in one token of q, k or v, causal: rows that see it are NaN, others keep their bits. */
-static void test_nan(uint32_t isa)
+static void test_nan(uint32_t isa, int64_t s, int64_t at)
 {
-    const int64_t s = 150, at = 77;
     mxt_attention_spec spec = mxt_attention_spec_make();
 
     spec.seqlen_q[0] = spec.seqlen_k[0] = s;
@@ -64,7 +63,11 @@ static void test_nan(uint32_t isa)
     for (int which = 0; which < 3; which++) {
         mxt_attention_case c;
 
-        mxt_case("NaN in %s on %s", which == 0 ? "q" : which == 1 ? "k" : "v", mxt_isa_name(isa));
+        mxt_case("NaN in %s, %d tokens on %s",
+                 which == 0   ? "q"
+                 : which == 1 ? "k"
+                              : "v",
+                 (int)s, mxt_isa_name(isa));
         mxt_attention_case_make(&c, &spec);
         mxt_attention_result want = run(&c, isa);
         set_token(which == 0 ? &c.q : which == 1 ? &c.k : &c.v, at, MXA_FP8_NAN);
@@ -89,9 +92,8 @@ static void test_nan(uint32_t isa)
 }
 
 /* An infinity of E5M2 in v reaches the rows that see it as an infinity of its sign. */
-static void test_infinity(uint32_t isa)
+static void test_infinity(uint32_t isa, int64_t s, int64_t at)
 {
-    const int64_t s = 70, at = 33;
     const uint8_t minus_infinity = 0xfc;
     mxt_attention_spec spec = mxt_attention_spec_make();
     mxt_attention_case c;
@@ -339,8 +341,10 @@ int main(void)
 {
     isa_count = mxt_isas(isas);
     for (int i = 0; i < isa_count; i++) {
-        test_nan(isas[i]);
-        test_infinity(isas[i]);
+        test_nan(isas[i], 150, 77);
+        test_nan(isas[i], 7, 3);
+        test_infinity(isas[i], 70, 33);
+        test_infinity(isas[i], 7, 3);
         test_strict(isas[i], 0, 90, 90);
         test_strict(isas[i], 0, 60, 200);
         test_strict(isas[i], 1, 150, 40);
