@@ -1,0 +1,232 @@
+/* math.h: the emulator's body of cuda/dev/math.h: IEEE arithmetic, and approximations.
+ *
+ * Included by cuda/dev/math.h, which has the types. NaN payloads are those of this machine.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_EMU_MATH_H
+#define MXA_EMU_MATH_H
+
+#include "cuda/dev/math.h"
+#include "emu/dev.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What ex2, lg2 and tanh return. 0: the nearest number. Else a number within the bound that the ISA
+ * gives, chosen by this seed and the argument. Of the launch that this OS thread is in. */
+extern _Thread_local uint64_t mxa_emu_approximation_seed;
+
+float mxa_emu_exp2(float x);
+float mxa_emu_log2(float x);
+float mxa_emu_tanh(float x);
+uint16_t mxa_emu_exp2_f16(uint16_t x);
+
+MXA_DEVICE uint32_t bits_f32(float x)
+{
+    uint32_t y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+
+MXA_DEVICE float f32_bits(uint32_t x)
+{
+    float y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+
+MXA_DEVICE float exp2_approx(float x)
+{
+    return mxa_emu_exp2(x);
+}
+
+MXA_DEVICE float log2_approx(float x)
+{
+    return mxa_emu_log2(x);
+}
+
+MXA_DEVICE float tanh_approx(float x)
+{
+    return mxa_emu_tanh(x);
+}
+
+MXA_DEVICE float reciprocal_rn(float x)
+{
+    return 1.0F / x;
+}
+
+MXA_DEVICE float sqrt_rn(float x)
+{
+    return sqrtf(x);
+}
+
+MXA_DEVICE float fma_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+
+MXA_DEVICE float add_rn(float a, float b)
+{
+    return a + b;
+}
+
+MXA_DEVICE float mul_rn(float a, float b)
+{
+    return a * b;
+}
+
+/* +0 is larger than -0. */
+MXA_DEVICE float max_f32(float a, float b)
+{
+    if (a != a || b != b) {
+        return a == a ? a : b == b ? b : f32_bits(0x7FFFFFFF);
+    }
+    return a > b || (a == b && bits_f32(b) >> 31) ? a : b;
+}
+
+MXA_DEVICE float max_nan_f32(float a, float b)
+{
+    return a != a || b != b ? f32_bits(0x7FFFFFFF) : max_f32(a, b);
+}
+
+MXA_DEVICE float max_abs_nan_f32(float a, float b)
+{
+    return max_nan_f32(a, fabsf(b));
+}
+
+MXA_DEVICE float max3_f32(float a, float b, float c)
+{
+    return max_f32(max_f32(a, b), c);
+}
+
+MXA_DEVICE float max3_nan_f32(float a, float b, float c)
+{
+    return max_nan_f32(max_nan_f32(a, b), c);
+}
+
+MXA_DEVICE float max3_abs_nan_f32(float a, float b, float c)
+{
+    return max_nan_f32(max_nan_f32(fabsf(a), fabsf(b)), fabsf(c));
+}
+
+MXA_DEVICE float ceil_f32(float x)
+{
+    return ceilf(x);
+}
+
+MXA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
+{
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    uint32_t y = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t pick = selector >> (4 * i) & 15;
+        const uint32_t byte = (uint32_t)(bytes >> (8 * (pick & 7))) & 0xFF;
+        y |= (pick & 8 ? (byte & 0x80 ? 0xFFU : 0) : byte) << (8 * i);
+    }
+    return y;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * FP16, one element at a time: FP32 or FP64 holds the exact result, or enough of it that rounding
+ * twice changes nothing (24 >= 2*11 + 2 bits; a product and a sum of elements span 53 bits only
+ * where the smaller part is exact).
+ * --------------------------------------------------------------------------------------------- */
+
+MXA_DEVICE float mxa_emu_f32_of_f16(uint32_t h)
+{
+    const uint32_t sign = (h & 0x8000) << 16, field = h >> 10 & 0x1F, mantissa = h & 0x3FF;
+    if (field == 0) {
+        return f32_bits(sign | bits_f32((float)mantissa * 0x1p-24F));
+    }
+    if (field == 0x1F) {
+        return f32_bits(mantissa ? 0x7FFFFFFF : sign | 0x7F800000);
+    }
+    return f32_bits(sign | ((h & 0x7FFF) + (112U << 10)) << 13);
+}
+
+/* Nearest even; NaN to 0x7FFF. */
+MXA_DEVICE uint32_t mxa_emu_f16_of_f32(float x)
+{
+    const uint32_t bits = bits_f32(x), u = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
+    if (u > 0x7F800000) {
+        return 0x7FFF;
+    }
+    if (u < 0x38800000) { /* below 2^-14: 1/2 has the step of FP16's subnormals, 2^-24 */
+        return sign | (bits_f32(f32_bits(u) + 0.5F) - 0x3F000000);
+    }
+    const uint32_t code = (u + 0xFFF + (u >> 13 & 1)) >> 13;
+    return sign | (code - (112U << 10) < 0x7C00 ? code - (112U << 10) : 0x7C00);
+}
+
+MXA_DEVICE uint32_t mxa_emu_f16_of_f64(double x)
+{
+    /* To odd on the way to FP32, so that the second rounding sees that the first one cut. */
+    const float y = (float)x;
+    const double error = x - (double)y;
+    const uint32_t bits = bits_f32(y);
+    if (error == 0 || !isfinite(y) || bits & 1) {
+        return mxa_emu_f16_of_f32(y);
+    }
+    const int up = y == 0 || (error > 0) == (y > 0);
+    return mxa_emu_f16_of_f32(f32_bits(up ? bits + 1 : bits - 1));
+}
+
+#define MXA_EMU_F16X2(name, low, high)                                                             \
+    MXA_DEVICE uint32_t name                                                                       \
+    {                                                                                              \
+        return (low) | (high) << 16;                                                               \
+    }
+#define MXA_EMU_LOW(x)  mxa_emu_f32_of_f16((x)&0xFFFF)
+#define MXA_EMU_HIGH(x) mxa_emu_f32_of_f16((x) >> 16)
+
+MXA_EMU_F16X2(max_f16x2(uint32_t a, uint32_t b),
+              mxa_emu_f16_of_f32(max_f32(MXA_EMU_LOW(a), MXA_EMU_LOW(b))),
+              mxa_emu_f16_of_f32(max_f32(MXA_EMU_HIGH(a), MXA_EMU_HIGH(b))))
+MXA_EMU_F16X2(mul_f16x2(uint32_t a, uint32_t b),
+              mxa_emu_f16_of_f32(MXA_EMU_LOW(a) * MXA_EMU_LOW(b)),
+              mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) * MXA_EMU_HIGH(b)))
+MXA_EMU_F16X2(add_f16x2(uint32_t a, uint32_t b),
+              mxa_emu_f16_of_f32(MXA_EMU_LOW(a) + MXA_EMU_LOW(b)),
+              mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) + MXA_EMU_HIGH(b)))
+MXA_EMU_F16X2(
+    fma_f16x2(uint32_t a, uint32_t b, uint32_t c),
+    mxa_emu_f16_of_f64((double)MXA_EMU_LOW(a) * (double)MXA_EMU_LOW(b) + (double)MXA_EMU_LOW(c)),
+    mxa_emu_f16_of_f64((double)MXA_EMU_HIGH(a) * (double)MXA_EMU_HIGH(b) + (double)MXA_EMU_HIGH(c)))
+MXA_EMU_F16X2(exp2_f16x2(uint32_t x), (uint32_t)mxa_emu_exp2_f16((uint16_t)x),
+              (uint32_t)mxa_emu_exp2_f16((uint16_t)(x >> 16)))
+
+/* ---- two FP32 ---- */
+
+MXA_DEVICE mxa_f32x2 f32x2_from(float low, float high)
+{
+    return (mxa_f32x2)bits_f32(high) << 32 | bits_f32(low);
+}
+
+MXA_DEVICE float f32x2_low(mxa_f32x2 x)
+{
+    return f32_bits((uint32_t)x);
+}
+
+MXA_DEVICE float f32x2_high(mxa_f32x2 x)
+{
+    return f32_bits((uint32_t)(x >> 32));
+}
+
+MXA_DEVICE mxa_f32x2 fma_f32x2(mxa_f32x2 a, mxa_f32x2 b, mxa_f32x2 c)
+{
+    return f32x2_from(fmaf(f32x2_low(a), f32x2_low(b), f32x2_low(c)),
+                      fmaf(f32x2_high(a), f32x2_high(b), f32x2_high(c)));
+}
+
+MXA_DEVICE mxa_f32x2 mul_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    return f32x2_from(f32x2_low(a) * f32x2_low(b), f32x2_high(a) * f32x2_high(b));
+}
+
+MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    return f32x2_from(f32x2_low(a) + f32x2_low(b), f32x2_high(a) + f32x2_high(b));
+}
+
+#endif

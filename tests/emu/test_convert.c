@@ -1,0 +1,243 @@
+/* test_convert.c: the emulator's conversions and arithmetic against src/mx: all codes of narrow
+ * types, FP32 at every boundary; and the stated bounds of its approximations.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/dev/convert.h"
+#include "cuda/dev/math.h"
+#include "fill.h"
+#include "mx/e8m0.h"
+#include "mx/element.h"
+#include "report.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Every sign, exponent and upper 10 bits of the mantissa, with the lower 13 at and beside what
+ * decides a rounding to FP16; coarser types decide in the upper bits. */
+static const uint32_t lower[] = {0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF};
+enum { LOWER = sizeof lower / sizeof lower[0] };
+
+static int is_nan(float x)
+{
+    return x != x;
+}
+
+static void from_f32(void)
+{
+    mxt_case("from FP32");
+    for (uint32_t upper = 0; upper < 1U << 19; upper++) {
+        for (int l = 0; l < LOWER; l++) {
+            const float x = f32_bits(upper << 13 | lower[l]);
+            const uint32_t e4m3 = is_nan(x) ? 0x7F : mxa_e4m3_from_f32(x);
+            const uint32_t e5m2 = is_nan(x) ? 0x7F : mxa_e5m2_from_f32(x);
+            const uint32_t f16 = is_nan(x) ? 0x7FFF : mxa_f16_from_f32(x);
+            const uint32_t bf16 = is_nan(x) ? 0x7FFF : mxa_bf16_from_f32(x);
+            const uint32_t a = e4m3x4_from_f32(x, 0, 0, x), b = e5m2x4_from_f32(0, x, x, 0);
+            const uint32_t c = f16x2_from_f32(x), d = bf16x2_from_f32x2(x, 1);
+            if (a != (e4m3 | e4m3 << 24) || b != (e5m2 << 8 | e5m2 << 16) ||
+                c != (f16 | f16 << 16) || d != (bf16 | 0x3F800000)) {
+                CHECK(0, "%a (%08x): e4m3 %08x, e5m2 %08x, f16 %08x, bf16 %08x", (double)x,
+                      bits_f32(x), a, b, c, d);
+            }
+        }
+    }
+}
+
+static void from_narrow(void)
+{
+    mxt_case("from FP16 and FP8");
+    for (uint32_t h = 0; h < 1U << 16; h++) {
+        const float x = mxa_f16_to_f32((uint16_t)h);
+        const uint32_t pair = h | 0x3C000000;
+        const float low = f32_from_f16_low(pair), high = f32_from_f16_high(pair << 16 | pair >> 16);
+        CHECK(is_nan(x) ? bits_f32(low) == 0x7FFFFFFF : bits_f32(low) == bits_f32(x), "low %04x",
+              h);
+        CHECK(bits_f32(high) == bits_f32(low) && f32_from_f16_high(pair) == 1, "high %04x", h);
+        const uint32_t code = is_nan(x) ? 0x7F : mxa_e4m3_from_f32(x);
+        CHECK(e4m3x4_from_f16x2(pair, h << 16) == (code | 0x3800 | code << 24), "e4m3 of %04x", h);
+    }
+    for (uint32_t code = 0; code < 256; code++) {
+        for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+            const float x = e5m2 ? mxa_e5m2_to_f32((uint8_t)code) : mxa_e4m3_to_f32((uint8_t)code);
+            const uint32_t want = is_nan(x) ? 0x7FFF : mxa_f16_from_f32(x);
+            const uint32_t got = f16x2_from_fp8x2(code | code << 8, e5m2);
+            CHECK(got == (want | want << 16), "code %02x, e5m2 %d: %08x", code, e5m2, got);
+        }
+    }
+}
+
+/* E8M0 by its definition: the smallest power that is no smaller; the largest that is no larger. */
+static void scales(void)
+{
+    mxt_case("E8M0");
+    for (uint32_t upper = 0; upper < 1U << 19; upper++) {
+        for (int l = 0; l < LOWER; l++) {
+            const float x = f32_bits(upper << 13 | lower[l]);
+            const double a = fabs((double)x);
+            int e;
+            const double m = frexp(a, &e); /* a = m * 2^e, 0.5 <= m < 1 */
+            int up = (m == 0.5 ? e - 1 : e) + 127, down = e - 1 + 127;
+            up = a == 0 || up < 0 ? 0 : a > 0x1p127 || up > 254 ? 254 : up;
+            down = a < 0x1p-126 ? 0 : down > 254 ? 254 : down;
+            if (!isfinite(x)) {
+                up = down = is_nan(x) ? 0xFF : 0xFE;
+            }
+            const uint32_t ceil = e8m0x2_ceil_from_f32x2(x, 1);
+            const uint32_t floor = e8m0x2_floor_from_f32x2(1, x);
+            if (ceil != ((uint32_t)up | 127 << 8) || floor != (127 | (uint32_t)down << 8)) {
+                CHECK(0, "%a: %04x (want %02x), %04x (want %02x)", (double)x, ceil, (unsigned)up,
+                      floor, (unsigned)down);
+            }
+        }
+    }
+    for (uint32_t code = 0; code < 256; code++) {
+        const uint32_t pair = bf16x2_from_e8m0x2(code | 127 << 8);
+        const float want = mxa_e8m0_to_f32((uint8_t)code);
+        CHECK(code == 255 ? (pair & 0xFFFF) == 0x7FFF : f32_bits(pair << 16) == want, "byte %u",
+              code);
+        CHECK(pair >> 16 == 0x3F80, "byte %u: high %08x", code, pair);
+    }
+}
+
+__extension__ typedef __int128 wide;
+
+/* A finite FP16 in units of 2^-24. */
+static int64_t units(uint32_t h)
+{
+    int unit;
+    const int64_t significand = (int64_t)mxa_split_code(h & 0x7FFF, MXATTN_F16, &unit);
+    const int64_t value = significand * ((int64_t)1 << (unit + 24));
+    return h & 0x8000 ? -value : value;
+}
+
+/* x * 2^-48 to FP16, once. */
+static uint32_t round_units(wide x)
+{
+    const uint32_t sign = x < 0 ? 0x8000 : 0;
+    wide magnitude = x < 0 ? -x : x;
+    int unit = -48, sticky = 0;
+    while (magnitude >> 50) {
+        sticky |= (int)(magnitude & 1);
+        magnitude >>= 1;
+        unit++;
+    }
+    return sign | mxa_round_code((uint64_t)magnitude << 1 | (uint64_t)sticky, unit - 1, MXATTN_F16);
+}
+
+static void halves(void)
+{
+    mxt_random random = {31};
+    mxt_case("FP16 arithmetic");
+    for (int round = 0; round < 1000000; round++) {
+        uint64_t u = mxt_random_u64(&random);
+        uint32_t a = (uint32_t)u & 0xBFFF, b = (uint32_t)(u >> 16) & 0xBFFF;
+        uint32_t c = (uint32_t)(u >> 32) & 0xBFFF; /* below 2, all finite */
+        if (round & 1) {                           /* and anything finite */
+            a |= (a & 0x3C00) != 0x3C00 ? (uint32_t)(u >> 48 & 0x4000) : 0;
+            c |= (c & 0x3C00) != 0x3C00 ? (uint32_t)(u >> 49 & 0x4000) : 0;
+        }
+        const wide one = (wide)1 << 24;
+        const uint32_t product = round_units((wide)units(a) * units(b));
+        const uint32_t sum = round_units((units(a) + (wide)units(b)) * one);
+        const uint32_t fma = round_units((wide)units(a) * units(b) + units(c) * one);
+        const uint32_t got_product = mul_f16x2(a, b), got_sum = add_f16x2(a, b);
+        const uint32_t got_fma = fma_f16x2(a << 16, b << 16, c << 16) >> 16;
+        /* zeros may have either sign here */
+        CHECK(((got_product ^ product) & (product & 0x7FFF ? 0xFFFF : 0x7FFF)) == 0,
+              "%04x * %04x: %04x, want %04x", a, b, got_product, product);
+        CHECK(((got_sum ^ sum) & (sum & 0x7FFF ? 0xFFFF : 0x7FFF)) == 0,
+              "%04x + %04x: %04x, want %04x", a, b, got_sum, sum);
+        CHECK(((got_fma ^ fma) & (fma & 0x7FFF ? 0xFFFF : 0x7FFF)) == 0,
+              "%04x * %04x + %04x: %04x, want %04x", a, b, c, got_fma, fma);
+    }
+    CHECK(mul_f16x2(0x80000000, 0x3C000000) == 0x80000000, "-0 * 1");
+    CHECK(max_f16x2(0x80007C01, 0x00003C00) == 0x00003C00, "a NaN loses, -0 < +0");
+}
+
+static void maxima(void)
+{
+    const float nan = f32_bits(0x7FC00001);
+    mxt_case("maxima and bytes");
+    CHECK(bits_f32(max_f32(f32_bits(0x80000000), 0)) == 0, "-0, +0");
+    CHECK(bits_f32(max_f32(0, f32_bits(0x80000000))) == 0, "+0, -0");
+    CHECK(max_f32(nan, -3) == -3 && max_f32(-3, nan) == -3, "a NaN loses");
+    CHECK(bits_f32(max_f32(nan, nan)) == 0x7FFFFFFF, "two of them");
+    CHECK(bits_f32(max_nan_f32(nan, 1)) == 0x7FFFFFFF, "a NaN wins");
+    CHECK(max_abs_nan_f32(1, -2) == 2 && is_nan(max_abs_nan_f32(1, nan)), "magnitude of b");
+    CHECK(max3_f32(1, nan, -1) == 1 && max3_f32(-5, -4, -6) == -4, "of three");
+    CHECK(max3_abs_nan_f32(1, -7, 3) == 7 && is_nan(max3_abs_nan_f32(1, 2, nan)), "magnitudes");
+    CHECK(is_nan(max3_nan_f32(nan, 1, 2)) && max3_nan_f32(1, 2, 3) == 3, "of three, NaN wins");
+    CHECK(permute_bytes(0x33221100, 0x77665544, 0x7531) == 0x77553311, "bytes");
+    CHECK(permute_bytes(0x000070FF, 0, 0x9810) == 0x00FF70FF, "signs");
+    CHECK(permute_bytes(0x1234ABCD, 0x5678EF01, 0x5410) == 0xEF01ABCD, "low halves");
+    CHECK(ceil_f32(-0.5F) == 0 && ceil_f32(2.01F) == 3 && ceil_f32(-INFINITY) == -INFINITY, "ceil");
+    mxa_f32x2 x = f32x2_from(1.5F, -2), y = f32x2_from(3, 5);
+    CHECK(f32x2_low(x) == 1.5F && f32x2_high(x) == -2 && (uint32_t)x == 0x3FC00000, "two FP32");
+    CHECK(fma_f32x2(x, y, y) == f32x2_from(7.5F, -5) && mul_f32x2(x, y) == f32x2_from(4.5F, -10) &&
+              add_f32x2(x, y) == f32x2_from(4.5F, 3),
+          "arithmetic of two");
+    /* rounded once: (1 + 2^-23)^2 - (1 + 2^-22) = 2^-46 */
+    CHECK(fma_rn(0x1.000002p0F, 0x1.000002p0F, -0x1.000004p0F) == 0x1p-46F, "fma");
+}
+
+/* The bounds of the ISA, as it states them; with a seed some result must differ from the nearest.
+ */
+static void approximations(void)
+{
+    for (uint64_t seed = 0; seed <= 2; seed++) {
+        mxt_random random = {41 + seed};
+        double exp2_ulp = 0, log2_error = 0, tanh_error = 0, half_error = 0;
+        int differs = 0;
+        mxt_case("approximations, seed %llu", (unsigned long long)seed);
+        for (int round = 0; round < 200000; round++) {
+            const float x = (float)(mxt_random_uniform(&random) * 250 - 125);
+            mxa_emu_approximation_seed = seed;
+            const float y = exp2_approx(x);
+            const double exact = exp2((double)x), ulp = ldexp(1, ilogb(exact) - 23);
+            exp2_ulp = fmax(exp2_ulp, fabs((double)y - exact) / ulp);
+            differs += y != (float)exact;
+            CHECK(y == exp2_approx(x), "exp2(%a) differs from itself", (double)x);
+            const float z = (float)(mxt_random_uniform(&random) * 1.5 + 0.5);
+            log2_error = fmax(log2_error, fabs((double)log2_approx(z) - log2((double)z)));
+            const float t = (float)mxt_random_gaussian(&random);
+            tanh_error = fmax(tanh_error, fabs((double)tanh_approx(t) / tanh((double)t) - 1));
+        }
+        for (uint32_t h = 0; h < 1U << 16; h++) {
+            const float x = mxa_f16_to_f32((uint16_t)h);
+            const double exact = exp2((double)x), y = (double)f32_from_f16_low(exp2_f16x2(h));
+            if (is_nan(x) || exact >= 65520) {
+                CHECK(is_nan(x) ? is_nan((float)y) : y == INFINITY || y == 65504, "2^%g",
+                      (double)x);
+            } else if (exact >= 0x1p-14) {
+                half_error = fmax(half_error, fabs(y / exact - 1));
+            } else {
+                CHECK(fabs(y - exact) <= 0x1p-24, "2^%g is %g", (double)x, y);
+            }
+        }
+        CHECK(exp2_ulp <= 2, "exp2 is off by %.2f ulp", exp2_ulp);
+        CHECK(log2_error <= 0x1p-22, "log2 is off by %.3g", log2_error);
+        CHECK(tanh_error <= 0x1p-11, "tanh is off by %.3g", tanh_error);
+        CHECK(half_error <= 0x1.13p-10, "exp2 of FP16 is off by %.3g", half_error); /* 2^-9.9 */
+        CHECK((differs > 0) == (seed > 0), "%d differ from the nearest", differs);
+    }
+    mxa_emu_approximation_seed = 3;
+    CHECK(exp2_approx(0) == 1 && exp2_approx(-INFINITY) == 0 && exp2_approx(0x1p-140F) == 1,
+          "exp2");
+    CHECK(exp2_approx(-127) == 0 && exp2_approx(200) == INFINITY, "exp2 beyond");
+    CHECK(log2_approx(0) == -INFINITY && log2_approx(0x1p-130F) == -INFINITY && log2_approx(1) == 0,
+          "log2");
+    CHECK(is_nan(exp2_approx(NAN)) && is_nan(log2_approx(-1)), "NaN");
+    mxa_emu_approximation_seed = 0;
+}
+
+int main(void)
+{
+    from_f32();
+    from_narrow();
+    scales();
+    halves();
+    maxima();
+    approximations();
+    return mxt_finish();
+}
