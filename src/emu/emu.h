@@ -34,7 +34,8 @@ enum {
 /* What accesses memory; names in report.c. */
 typedef enum mxa_emu_kind {
     MXA_EMU_NOTHING,
-    MXA_EMU_GENERIC,    /* ld, st, atom of a thread */
+    MXA_EMU_GENERIC,    /* ld, st of a thread */
+    MXA_EMU_ATOMIC,     /* atom of a thread */
     MXA_EMU_MBARRIER,   /* the barrier object itself */
     MXA_EMU_TMA_LOAD,   /* cp.async.bulk(.tensor) into shared memory: writes it */
     MXA_EMU_TMA_STORE,  /* out of shared memory: reads it */
@@ -84,7 +85,7 @@ struct mxa_emu_op {
     mxa_emu_op *next;
     mxa_emu_access as; /* who issued it, where; its pipe's component and clock */
     mxa_emu_cta *cta;
-    size_t bytes;
+    void *owned; /* by mxa_emu_alloc; freed with the operation */
 };
 
 enum { MXA_EMU_LATE_LOADS = 16 };
@@ -106,6 +107,7 @@ struct mxa_emu_warp {
     uint32_t load_waited, store_waited; /* clocks that wait::ld, wait::st have seen */
     mxa_emu_late_load late[MXA_EMU_LATE_LOADS];
     int late_loads;
+    mxa_emu_site load_site; /* of the last tcgen05.ld */
     /* of the warpgroup, in its first warp */
     mxa_emu_meeting *group_meeting;
     mxa_emu_pipe wgmma;
@@ -122,7 +124,7 @@ struct mxa_emu_cta {
     uint32_t (*tmem)[MXA_EMU_TMEM_COLUMNS]; /* [lane][column] */
     int rank;                               /* in the cluster */
     int block[3];
-    int warps;
+    int warps, alive;
     mxa_emu_warp *warp;
     mxa_emu_thread *threads;
     struct mxa_emu_shadow *shadow;     /* shadow.c */
@@ -152,7 +154,8 @@ struct mxa_emu_thread {
     uint32_t own, own_proxy;   /* its own component in known, and what of that is in proxy */
     mxa_emu_pipe *tensor_pipe; /* mma, cp, commit of this thread; made on first use */
     mxa_emu_pipe *bulk_pipe;   /* bulk stores of this thread */
-    uint32_t bulk_groups[16], bulk_committed;
+    uint32_t bulk_groups[16], bulk_committed, bulk_read;
+    int cluster_phase; /* what barrier.cluster.wait waits for; 0: no arrival before */
     const char *role;
     uint32_t wait_address, wait_parity; /* AT_MBARRIER */
     int wait_barrier;                   /* AT_BARRIER */

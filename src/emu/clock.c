@@ -1,0 +1,193 @@
+/* clock.c: see clock.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "emu/clock.h"
+
+#include <string.h>
+
+/* Clocks are cut from sheets, which are freed together. */
+enum { SHEET_CLOCKS = 32 };
+typedef struct mxa_emu_clock_sheet {
+    struct mxa_emu_clock_sheet *next;
+    uint64_t reserved; /* clocks start at a multiple of 16 */
+    unsigned char clocks[];
+} clock_sheet;
+
+static void put_back(mxa_emu_clocks *clocks, mxa_emu_clock *clock)
+{
+    memcpy(clock->at, &clocks->unused, sizeof clocks->unused);
+    clocks->unused = clock;
+}
+
+static mxa_emu_clock *clock_new(mxa_emu_clocks *clocks)
+{
+    if (!clocks->unused) {
+        const size_t bytes =
+            sizeof(mxa_emu_clock) + clocks->components * sizeof clocks->unused->at[0];
+        clock_sheet *sheet = mxa_emu_alloc(sizeof *sheet + SHEET_CLOCKS * bytes);
+        sheet->next = clocks->sheets;
+        clocks->sheets = sheet;
+        for (int i = SHEET_CLOCKS - 1; i >= 0; i--) {
+            put_back(clocks, (mxa_emu_clock *)(void *)(sheet->clocks + (size_t)i * bytes));
+        }
+    }
+    mxa_emu_clock *clock = clocks->unused;
+    memcpy(&clocks->unused, clock->at, sizeof clocks->unused);
+    clock->references = 1;
+    return clock;
+}
+
+const mxa_emu_clock *mxa_emu_clock_keep(const mxa_emu_clock *clock)
+{
+    mxa_emu_clock *counted;
+    memcpy(&counted, &clock, sizeof counted);
+    counted->references++;
+    return clock;
+}
+
+void mxa_emu_clock_drop(mxa_emu_clocks *clocks, const mxa_emu_clock *clock)
+{
+    mxa_emu_clock *counted;
+    memcpy(&counted, &clock, sizeof counted);
+    if (clock && --counted->references == 0) {
+        put_back(clocks, counted);
+    }
+}
+
+void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components)
+{
+    memset(clocks, 0, sizeof *clocks);
+    clocks->components = (components + 15) & ~15u;
+    mxa_emu_clock *zero = clock_new(clocks);
+    memset(zero->at, 0, clocks->components * sizeof zero->at[0]);
+    clocks->zero = zero;
+}
+
+void mxa_emu_clocks_end(mxa_emu_clocks *clocks)
+{
+    while (clocks->sheets) {
+        clock_sheet *next = clocks->sheets->next;
+        mxa_emu_free(clocks->sheets);
+        clocks->sheets = next;
+    }
+    clocks->unused = NULL;
+}
+
+/* Written for a vectorizing compiler: counts are multiples of 16. */
+static void join_into(uint32_t *restrict to, const uint32_t *restrict a, const uint32_t *restrict b,
+                      uint32_t n, uint32_t *a_less, uint32_t *b_less)
+{
+    uint32_t some_a = 0, some_b = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t x = a[i], y = b[i];
+        some_a |= x < y;
+        some_b |= y < x;
+        to[i] = x < y ? y : x;
+    }
+    *a_less = some_a;
+    *b_less = some_b;
+}
+
+void mxa_emu_clock_join(mxa_emu_clocks *clocks, const mxa_emu_clock **clock,
+                        const mxa_emu_clock *other)
+{
+    const mxa_emu_clock *mine = *clock;
+    if (mine == other || other == clocks->zero || !other) {
+        return;
+    }
+    const uintptr_t mix = (uintptr_t)mine * 31 + (uintptr_t)other;
+    const size_t slot = (mix >> 5 ^ mix >> 11) % (sizeof clocks->memory / sizeof clocks->memory[0]);
+    if (clocks->memory[slot].a != mine || clocks->memory[slot].b != other) {
+        mxa_emu_clock *made = clock_new(clocks);
+        uint32_t mine_less, other_less;
+        join_into(made->at, mine->at, other->at, clocks->components, &mine_less, &other_less);
+        const mxa_emu_clock *joined = made;
+        if (!mine_less || !other_less) {
+            joined = mxa_emu_clock_keep(mine_less ? other : mine);
+            mxa_emu_clock_drop(clocks, made);
+        }
+        if (clocks->memory[slot].a) {
+            mxa_emu_clock_drop(clocks, clocks->memory[slot].a);
+            mxa_emu_clock_drop(clocks, clocks->memory[slot].b);
+            mxa_emu_clock_drop(clocks, clocks->memory[slot].joined);
+        }
+        clocks->memory[slot].a = mxa_emu_clock_keep(mine);
+        clocks->memory[slot].b = mxa_emu_clock_keep(other);
+        clocks->memory[slot].joined = joined;
+    }
+    *clock = mxa_emu_clock_keep(clocks->memory[slot].joined);
+    mxa_emu_clock_drop(clocks, mine);
+}
+
+void mxa_emu_clock_raise(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, uint16_t component,
+                         uint32_t value)
+{
+    const mxa_emu_clock *mine = *clock;
+    if (mine->at[component] >= value) {
+        return;
+    }
+    if (clocks->last_raise.from != mine || clocks->last_raise.component != component ||
+        clocks->last_raise.value != value) {
+        mxa_emu_clock *raised = clock_new(clocks);
+        memcpy(raised->at, mine->at, clocks->components * sizeof mine->at[0]);
+        raised->at[component] = value;
+        mxa_emu_clock_drop(clocks, clocks->last_raise.from);
+        mxa_emu_clock_drop(clocks, clocks->last_raise.raised);
+        clocks->last_raise.from = mxa_emu_clock_keep(mine);
+        clocks->last_raise.raised = raised;
+        clocks->last_raise.component = component;
+        clocks->last_raise.value = value;
+    }
+    *clock = mxa_emu_clock_keep(clocks->last_raise.raised);
+    mxa_emu_clock_drop(clocks, mine);
+}
+
+static void open_sum(mxa_emu_clocks *clocks, mxa_emu_gathering *into)
+{
+    if (!into->sum) {
+        into->sum = clock_new(clocks);
+        memset(into->sum->at, 0, clocks->components * sizeof into->sum->at[0]);
+    }
+}
+
+void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_emu_clock *clock)
+{
+    open_sum(clocks, into);
+    if (clock == into->last || clock == clocks->zero) {
+        return;
+    }
+    uint32_t *to = into->sum->at;
+    for (uint32_t i = 0; i < clocks->components; i++) {
+        to[i] = to[i] < clock->at[i] ? clock->at[i] : to[i];
+    }
+    mxa_emu_clock_drop(clocks, into->last);
+    into->last = mxa_emu_clock_keep(clock);
+}
+
+void mxa_emu_gather_component(mxa_emu_clocks *clocks, mxa_emu_gathering *into, uint16_t component,
+                              uint32_t value)
+{
+    open_sum(clocks, into);
+    if (into->sum->at[component] < value) {
+        into->sum->at[component] = value;
+    }
+}
+
+const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, const mxa_emu_gathering *from)
+{
+    if (!from->sum) {
+        return mxa_emu_clock_keep(clocks->zero);
+    }
+    mxa_emu_clock *copy = clock_new(clocks);
+    memcpy(copy->at, from->sum->at, clocks->components * sizeof copy->at[0]);
+    return copy;
+}
+
+void mxa_emu_gathering_clear(mxa_emu_clocks *clocks, mxa_emu_gathering *gathering)
+{
+    mxa_emu_clock_drop(clocks, gathering->sum);
+    mxa_emu_clock_drop(clocks, gathering->last);
+    gathering->sum = NULL;
+    gathering->last = NULL;
+}

@@ -1,0 +1,304 @@
+/* sched.c: which thread runs next, meetings of warps, and what a thread waits for.
+ *
+ * A thread runs until it must wait. Waiting never spins, so when no thread can run and nothing
+ * asynchronous is pending, the kernel is deadlocked: exactly, and at once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "emu/engine.h"
+#include "emu/fiber.h"
+
+#include <string.h>
+
+_Thread_local mxa_emu *mxa_emu_now __attribute__((tls_model("initial-exec")));
+
+mxa_emu_engine *mxa_emu_engine_now(void)
+{
+    return mxa_emu_now->engine;
+}
+
+uint32_t mxa_emu_random(uint32_t below)
+{
+    uint64_t x = mxa_emu_now->random;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    mxa_emu_now->random = x;
+    return (uint32_t)((x >> 32) * below >> 32);
+}
+
+void mxa_emu_make_runnable(mxa_emu_thread *thread)
+{
+    mxa_emu_engine *engine = mxa_emu_engine_now();
+    thread->state = MXA_EMU_RUNNABLE;
+    engine->runnable[engine->runnable_count++] = thread;
+}
+
+/* Threads whose condition has become true go on. */
+static void ask_conditions(void)
+{
+    mxa_emu *emu = mxa_emu_now;
+    for (int c = 0; c < emu->cluster; c++) {
+        for (int i = 0; i < emu->threads; i++) {
+            mxa_emu_thread *thread = &emu->ctas[c]->threads[i];
+            if (thread->state == MXA_EMU_AT_CONDITION &&
+                thread->condition(thread->condition_argument)) {
+                emu->engine->waiting_conditions--;
+                mxa_emu_make_runnable(thread);
+            }
+        }
+    }
+}
+
+static mxa_emu_thread *pick(mxa_emu_engine *engine)
+{
+    int i = engine->runnable_count - 1;
+    if (!mxa_emu_now->options.eager) {
+        i = (int)mxa_emu_random((uint32_t)engine->runnable_count);
+    }
+    mxa_emu_thread *thread = engine->runnable[i];
+    engine->runnable[i] = engine->runnable[--engine->runnable_count];
+    return thread;
+}
+
+/* Leaves the thread that runs (or the launch) for the next one. */
+static void go_on(void **save)
+{
+    mxa_emu *emu = mxa_emu_now;
+    mxa_emu_engine *engine = emu->engine;
+    while (engine->alive > 0) {
+        if (engine->waiting_conditions > 0 &&
+            (engine->runnable_count == 0 || mxa_emu_random(8) == 0)) {
+            ask_conditions();
+        }
+        if (engine->pending > 0 &&
+            (engine->runnable_count == 0 || mxa_emu_random(1024) < engine->asynchronous_rate)) {
+            (void)mxa_emu_run_one();
+        } else if (engine->runnable_count > 0) {
+            emu->thread = pick(engine);
+            if (save != &emu->thread->stack_pointer) {
+                mxa_emu_fiber_switch(save, emu->thread->stack_pointer);
+            }
+            return;
+        } else {
+            mxa_emu_report_deadlock();
+            mxa_emu_abort();
+        }
+    }
+    emu->thread = NULL;
+    mxa_emu_fiber_switch(save, engine->home);
+}
+
+void mxa_emu_block_in(mxa_emu_state state, mxa_emu_site site)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    thread->state = state;
+    thread->site = site;
+    go_on(&thread->stack_pointer);
+}
+
+void mxa_emu_pause(void)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    if (!mxa_emu_now->options.eager && mxa_emu_random(16) == 0) {
+        mxa_emu_make_runnable(thread);
+        go_on(&thread->stack_pointer);
+    }
+}
+
+void mxa_emu_until(int (*condition)(void *), void *argument, const char *name, mxa_emu_site site)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    while (!condition(argument)) {
+        thread->condition = condition;
+        thread->condition_argument = argument;
+        thread->condition_name = name;
+        mxa_emu_engine_now()->waiting_conditions++;
+        mxa_emu_block_in(MXA_EMU_AT_CONDITION, site);
+    }
+}
+
+void mxa_emu_abort(void)
+{
+    mxa_emu_engine *engine = mxa_emu_engine_now();
+    void *nowhere;
+    engine->aborted = 1;
+    mxa_emu_now->thread = NULL;
+    mxa_emu_fiber_switch(&nowhere, engine->home);
+    __builtin_unreachable();
+}
+
+static void thread_main(void)
+{
+    mxa_emu *emu = mxa_emu_now;
+    emu->engine->kernel->thread(emu->engine->parameters);
+    emu->thread->state = MXA_EMU_FINISHED;
+    emu->thread->cta->alive--;
+    emu->engine->alive--;
+    mxa_emu_thread_ends();
+    go_on(&emu->thread->stack_pointer);
+}
+
+int mxa_emu_run(void)
+{
+    mxa_emu *emu = mxa_emu_now;
+    mxa_emu_engine *engine = emu->engine;
+    engine->runnable_count = engine->waiting_conditions = 0;
+    engine->alive = emu->cluster * emu->threads;
+    for (int c = emu->cluster - 1; c >= 0; c--) {
+        emu->ctas[c]->alive = emu->threads;
+        for (int i = emu->threads - 1; i >= 0; i--) {
+            mxa_emu_thread *thread = &emu->ctas[c]->threads[i];
+            thread->stack_pointer =
+                mxa_emu_fiber_begin(engine->stacks, c * emu->threads + i, thread_main);
+            mxa_emu_make_runnable(thread);
+        }
+    }
+    go_on(&engine->home);
+    return !engine->aborted;
+}
+
+/* ---- meetings ---- */
+
+/* Lanes whose clocks differ: what the group does must be in order for each of them. */
+static void view_all(mxa_emu_meeting *meeting)
+{
+    mxa_emu_engine *engine = mxa_emu_engine_now();
+    engine->viewers_count = 0;
+    for (int i = 0; i < meeting->lanes; i++) {
+        mxa_emu_thread *thread = &meeting->first[i];
+        int known = 0;
+        for (int v = 0; v < engine->viewers_count; v++) {
+            const mxa_emu_thread *other = engine->viewers[v];
+            known |= thread->known == other->known && thread->proxy == other->proxy &&
+                     thread->tensor == other->tensor;
+        }
+        if (!known && engine->viewers_count < 8) {
+            engine->viewers[engine->viewers_count++] = thread;
+        }
+    }
+}
+
+static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_emu_meeting *),
+                 uint64_t key, void *lane, mxa_emu_site site)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    const int i = (int)(thread - meeting->first);
+    if (meeting->come == 0) {
+        meeting->name = name;
+        meeting->body = body;
+        meeting->key = key;
+        memset(meeting->present, 0, sizeof meeting->present);
+    } else if (meeting->body != body || meeting->key != key) {
+        int other = 0;
+        while (!(meeting->present[other / 32] >> (other % 32) & 1)) {
+            other++;
+        }
+        char text[96];
+        mxa_emu_error(12, "lanes of a warp at different instructions", site, meeting->sites[other],
+                      "%s is at %s, others at %s",
+                      mxa_emu_thread_text(thread->component, text, sizeof text), name,
+                      meeting->name);
+        mxa_emu_abort();
+    }
+    meeting->present[i / 32] |= 1u << (i % 32);
+    meeting->lane[i] = lane;
+    meeting->sites[i] = site;
+    if (++meeting->come < meeting->lanes) {
+        mxa_emu_block_in(MXA_EMU_IN_MEETING, site);
+        return;
+    }
+    mxa_emu_engine *engine = mxa_emu_engine_now();
+    meeting->site = site;
+    if (mxa_emu_now->options.checks) {
+        view_all(meeting);
+    }
+    body(meeting);
+    engine->viewers_count = 0;
+    meeting->come = 0;
+    for (int j = meeting->lanes - 1; j >= 0; j--) {
+        if (j != i) {
+            mxa_emu_make_runnable(&meeting->first[j]);
+        }
+    }
+}
+
+void mxa_emu_meet_warp(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key, void *lane,
+                       mxa_emu_site site)
+{
+    meet(mxa_emu_now->thread->warp->meeting, name, body, key, lane, site);
+}
+
+void mxa_emu_meet_warpgroup(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key,
+                            void *lane, mxa_emu_site site)
+{
+    mxa_emu_warp *warp = mxa_emu_now->thread->warp;
+    mxa_emu_warp *first = warp - warp->index % 4;
+    if (!first->group_meeting) {
+        mxa_emu_error(12, "warpgroup of fewer than four warps", site, 0, "%s in a CTA of %d warps",
+                      name, warp->cta->warps);
+        mxa_emu_abort();
+    }
+    meet(first->group_meeting, name, body, key, lane, site);
+}
+
+/* ---- order between threads ---- */
+
+int mxa_emu_knows(const mxa_emu_thread *thread, uint16_t component, uint32_t clock)
+{
+    return component == thread->component || thread->known->at[component] >= clock;
+}
+
+void mxa_emu_publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_gather(clocks, known, thread->known);
+        mxa_emu_gather_component(clocks, known, thread->component, thread->own);
+        mxa_emu_gather(clocks, proxy, thread->proxy);
+        mxa_emu_gather_component(clocks, proxy, thread->component, thread->own_proxy);
+        thread->own++;
+    }
+}
+
+void mxa_emu_acquire(mxa_emu_thread *thread, const mxa_emu_clock *known, const mxa_emu_clock *proxy)
+{
+    mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_clock_join(clocks, &thread->known, known);
+        mxa_emu_clock_join(clocks, &thread->proxy, proxy);
+        if (!mxa_emu_now->options.strict_fences) {
+            mxa_emu_clock_join(clocks, &thread->tensor, thread->known);
+        }
+    }
+}
+
+void mxa_emu_learn(mxa_emu_thread *thread, uint16_t component, uint32_t clock)
+{
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_clock_raise(&mxa_emu_engine_now()->clocks, &thread->known, component, clock);
+    }
+}
+
+void mxa_emu_learn_tensor(mxa_emu_thread *thread, uint16_t component, uint32_t clock)
+{
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_clock_raise(&mxa_emu_engine_now()->clocks, &thread->tensor, component, clock);
+    }
+}
+
+void mxa_emu_fence_proxy(mxa_emu_thread *thread)
+{
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_clock_join(&mxa_emu_engine_now()->clocks, &thread->proxy, thread->known);
+        thread->own_proxy = thread->own++;
+    }
+}
+
+void mxa_emu_fence_tensor(mxa_emu_thread *thread)
+{
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_clock_join(&mxa_emu_engine_now()->clocks, &thread->tensor, thread->known);
+    }
+}
