@@ -79,6 +79,14 @@ MXA_DEVICE float max_f32(float a, float b)
     return y;
 }
 
+/* The larger; a NaN wins. */
+MXA_DEVICE float max_nan_f32(float a, float b)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 /* max(a, |b|); a NaN wins. */
 MXA_DEVICE float max_abs_nan_f32(float a, float b)
 {
@@ -167,6 +175,14 @@ MXA_DEVICE float max3_f32(float a, float b, float c)
 {
     float y;
     asm("max.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+    return y;
+}
+
+/* The same; a NaN wins. sm_100a */
+MXA_DEVICE float max3_nan_f32(float a, float b, float c)
+{
+    float y;
+    asm("max.NaN.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
     return y;
 }
 

@@ -1,0 +1,21 @@
+/* forward.cu: instances of the Blackwell forward. The list is read by the planner
+ * (sm100_forward.c), the tests and the static report: docs/sm100.md.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/dev/barrier.h"
+#include "cuda/dev/mbarrier.h"
+#include "cuda/dev/memory.h"
+#include "cuda/dev/tcgen05.h"
+#include "cuda/dev/tma.h"
+#include "cuda/sm100/forward_map.h"
+#include "cuda/sm100/forward_params.h"
+#include "cuda/sm100/forward_pipe.h"
+
+#define FORWARD_NAME mxa_sm100_forward_e4m3_256x128_d128
+#define FORWARD_D    128
+#include "cuda/sm100/forward_body.h"
+
+#define FORWARD_NAME mxa_sm100_forward_e4m3_256x128_d64
+#define FORWARD_D    64
+#include "cuda/sm100/forward_body.h"
