@@ -130,4 +130,10 @@ const mxa_backend mxa_cpu_backend = {
     .scales_scatter = mxa_cpu_scales_scatter,
     .scales_transform = mxa_cpu_scales_transform,
     .states_merge = mxa_cpu_states_merge,
+    .rmsnorm_quantize = mxa_cpu_rmsnorm_quantize,
+    .rmsnorm_quantize_workspace = mxa_cpu_rmsnorm_workspace,
+    .rmsnorm_backward = mxa_cpu_rmsnorm_backward,
+    .rmsnorm_backward_workspace = mxa_cpu_rmsnorm_backward_workspace,
+    .gemm_quantize = mxa_cpu_gemm_quantize,
+    .gemm_quantize_workspace = mxa_cpu_gemm_workspace,
 };

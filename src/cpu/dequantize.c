@@ -19,7 +19,7 @@ typedef struct dequantize_job {
     mxa_dequantize_kernel kernel;
 } dequantize_job;
 
-static mxa_dequantize_kernel kernel_for(uint32_t isa)
+mxa_dequantize_kernel mxa_dequantize_kernel_for(uint32_t isa)
 {
 #if defined(MXA_BUILD_AVX512)
     if (isa & MXATTN_ISA_AVX512)
@@ -78,7 +78,7 @@ static void write_strips(void *arg, const mxa_block_at *at, int64_t head, int64_
 
 mxattn_status mxa_cpu_dequantize(const mxattn_context *context, const mxa_quantize_call *call)
 {
-    dequantize_job job = {call, kernel_for(context->isa)};
+    dequantize_job job = {call, mxa_dequantize_kernel_for(context->isa)};
     const mxattn_tensor *wide = &call->wide;
     mxa_parallel_blocks(context, &call->batch, wide->shape[2], wide->shape[3], write_strips, &job);
     if (call->batch.cu_seqlens) {

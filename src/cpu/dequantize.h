@@ -26,6 +26,8 @@ typedef struct mxa_dequantize_strip {
 
 typedef void (*mxa_dequantize_kernel)(const mxa_dequantize_strip *strip);
 
+mxa_dequantize_kernel mxa_dequantize_kernel_for(uint32_t isa);
+
 void mxa_dequantize_strip_portable(const mxa_dequantize_strip *strip);
 void mxa_dequantize_strip_avx2(const mxa_dequantize_strip *strip);
 void mxa_dequantize_strip_avx512(const mxa_dequantize_strip *strip);

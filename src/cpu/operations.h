@@ -17,4 +17,14 @@ mxattn_status mxa_cpu_scales_scatter(const mxattn_context *context, const mxa_sc
 mxattn_status mxa_cpu_scales_transform(const mxattn_context *context, const mxa_scales_call *call);
 mxattn_status mxa_cpu_states_merge(const mxattn_context *context, const mxa_merge_call *call);
 
+/* The fused producers and their workspace bytes. */
+mxattn_status mxa_cpu_rmsnorm_quantize(const mxattn_context *context, const mxa_rmsnorm_call *call);
+int64_t mxa_cpu_rmsnorm_workspace(const mxattn_context *context, const mxa_rmsnorm_call *call);
+mxattn_status mxa_cpu_rmsnorm_backward(const mxattn_context *context,
+                                       const mxa_rmsnorm_backward_call *call);
+int64_t mxa_cpu_rmsnorm_backward_workspace(const mxattn_context *context,
+                                           const mxa_rmsnorm_backward_call *call);
+mxattn_status mxa_cpu_gemm_quantize(const mxattn_context *context, const mxa_gemm_call *call);
+int64_t mxa_cpu_gemm_workspace(const mxattn_context *context, const mxa_gemm_call *call);
+
 #endif

@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum {
-    RANGES_MOST = 128,
     TASKS_MOST = 1024,
     /* WHY: a task of fewer elements costs less than handing it to another thread. */
     TASK_ELEMENTS = 16384
@@ -29,7 +28,7 @@ typedef struct job {
     int64_t heads;
     int64_t group; /* heads of a task; the last group may have fewer */
     int64_t groups;
-    range ranges[RANGES_MOST];
+    range ranges[MXA_RANGES_MOST];
 } job;
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -54,17 +53,18 @@ static int64_t total_blocks(const mxa_batch *batch)
     return blocks;
 }
 
-static int64_t make_ranges(const mxa_batch *batch, range ranges[RANGES_MOST])
+static int64_t make_ranges(const mxa_batch *batch, range ranges[MXA_RANGES_MOST])
 {
     int64_t total = total_blocks(batch), count = 0, next = 0;
-    int64_t size = (total + RANGES_MOST - 1) / RANGES_MOST;
+    int64_t size = (total + MXA_RANGES_MOST - 1) / MXA_RANGES_MOST;
     mxa_sequence sequence;
     memset(&sequence, 0, sizeof sequence);
     for (int64_t b = 0; b < batch->batch; b++) {
         mxa_sequence_next(batch, b, &sequence);
         for (; next < sequence.block + mxa_blocks(sequence.length); next += size) {
             ranges[count++] =
-                (range){{sequence, b, next - sequence.block}, smaller(size, total - next)};
+                (range){{.sequence = sequence, .b = b, .block = next - sequence.block},
+                        smaller(size, total - next)};
         }
     }
     return count;
@@ -82,10 +82,11 @@ static void step(const mxa_batch *batch, mxa_block_at *at)
 
 static void run_task(void *arg, int64_t task, int32_t worker)
 {
-    (void)worker;
     const job *j = arg;
     const range *r = &j->ranges[task / j->groups];
     mxa_block_at at = r->first;
+    at.range = task / j->groups;
+    at.worker = worker;
     int64_t head = task % j->groups * j->group;
     int64_t head_end = smaller(head + j->group, j->heads);
     for (int64_t i = 0; i < r->count; i++) {

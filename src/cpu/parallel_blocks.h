@@ -16,8 +16,12 @@
 typedef struct mxa_block_at {
     mxa_sequence sequence;
     int64_t b;
-    int64_t block; /* counted from the start of its sequence: tokens block*32 ... */
+    int64_t block;  /* counted from the start of its sequence: tokens block*32 ... */
+    int64_t range;  /* below MXA_RANGES_MOST; the same for the same batch */
+    int32_t worker; /* slot of the thread, which chooses its scratch */
 } mxa_block_at;
+
+enum { MXA_RANGES_MOST = 128 };
 
 /* Handles heads [head, head_end) of a block. */
 typedef void (*mxa_block_fn)(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end);

@@ -21,7 +21,7 @@ typedef struct quantize_job {
     const mxa_quantize_kernels *kernels;
 } quantize_job;
 
-static const mxa_quantize_kernels *kernels_for(uint32_t isa)
+const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa)
 {
 #if defined(MXA_BUILD_AVX512)
     if (isa & MXATTN_ISA_AVX512)
@@ -167,16 +167,23 @@ static int needs_sequences(const mxattn_tensor *quantized)
     return needed;
 }
 
-mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call)
+void mxa_quantize_begin(const mxattn_context *context, const mxa_quantize_call *call)
 {
-    quantize_job job = {call, kernels_for(context->isa)};
-    int64_t heads = call->quantized.shape[2], dims = call->quantized.shape[3];
+    quantize_job job = {call, mxa_quantize_kernels_for(context->isa)};
     if (needs_sequences(&call->quantized)) {
         write_empty_sequences(call);
-        mxa_parallel_blocks(context, &call->batch, heads, dims, begin_sequence, &job);
+        mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2],
+                            call->quantized.shape[3], begin_sequence, &job);
     }
     clear_tail(call);
-    mxa_parallel_blocks(context, &call->batch, heads, dims, write_strips, &job);
+}
+
+mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call)
+{
+    quantize_job job = {call, mxa_quantize_kernels_for(context->isa)};
+    mxa_quantize_begin(context, call);
+    mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2], call->quantized.shape[3],
+                        write_strips, &job);
     return MXATTN_OK;
 }
 

@@ -9,6 +9,7 @@
 #ifndef MXA_CPU_QUANTIZE_H
 #define MXA_CPU_QUANTIZE_H
 
+#include "backend.h"
 #include "cpu/scale_place.h"
 
 #include <stdint.h>
@@ -36,6 +37,12 @@ typedef struct mxa_quantize_kernels {
     void (*mean)(const void *wide, int64_t wide_stride, mxattn_dtype wide_dtype, int64_t tokens,
                  int64_t dims, float *mean);
 } mxa_quantize_kernels;
+
+const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa);
+
+/* What is written before the strips: zeros in tiled scale units and in rows of no sequence, and the
+ * means where the tensor is centred. Of the call only a centred one reads `wide`. */
+void mxa_quantize_begin(const mxattn_context *context, const mxa_quantize_call *call);
 
 extern const mxa_quantize_kernels mxa_quantize_kernels_portable;
 extern const mxa_quantize_kernels mxa_quantize_kernels_avx2;

@@ -67,14 +67,14 @@ static double activate(mxattn_activation activation, double x)
     return x;
 }
 
-/* The derivative, from what the activation gave. */
-static double slope(mxattn_activation activation, double activated)
+/* The derivative in FP32, from what the activation gave. */
+static float slope(mxattn_activation activation, float activated)
 {
     if (isnan(activated))
         return activated;
     if (!(activated > 0))
         return 0;
-    return activation == MXATTN_ACTIVATION_RELU ? 1 : 2 * sqrt(activated);
+    return activation == MXATTN_ACTIVATION_RELU ? 1 : 2 * sqrtf(activated);
 }
 
 /* Token s of a sequence, whose FP32 row is c. */
@@ -88,12 +88,12 @@ static void epilogue(const mxa_gemm_call *call, const memory *m, const mxa_seque
         for (int64_t k = 0; k < call->k; k++)
             sum += m->a[row * call->k + k] * m->b[n * call->k + k];
         sum += call->bias ? (double)call->bias[n] : 0;
-        if (call->activated.ndim)
-            sum *= slope(call->activation,
-                         mxa_tensor_value(&call->activated, seq, b, s, n / dims, n % dims));
-        else
+        if (!call->activated.ndim)
             sum = activate(call->activation, sum);
         c[n] = mxa_f32_from_f64(sum);
+        if (call->activated.ndim)
+            c[n] *= slope(call->activation, mxa_f32_from_f64(mxa_tensor_value(
+                                                &call->activated, seq, b, s, n / dims, n % dims)));
     }
     for (int64_t h = 0; h < call->norm_heads; h++) {
         if (call->head_norm) {

@@ -1,5 +1,4 @@
-/* test_api_producers.c: every rule of quantize, dequantize, scales and merge, and what the table
- * lacks.
+/* test_api_producers.c: every rule of quantize, dequantize, scales and merge.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -253,26 +252,11 @@ static void test_scales_bytes(void)
     CHECK(bytes == 0, "bytes was written");
 }
 
-static void test_lacking(void)
-{
-    mxattn_rmsnorm_quantize_args norm;
-    mxattn_gemm_quantize_args gemm;
-    mxt_case("operations that a table lacks");
-    mxattn_rmsnorm_quantize_args_init(&norm);
-    mxattn_gemm_quantize_args_init(&gemm);
-    CHECK_STATUS(MXATTN_UNSUPPORTED, mxattn_rmsnorm_quantize(NULL, &norm));
-    CHECK(strstr(mxattn_last_error(), "cpu has no rmsnorm_quantize"), "\"%s\"",
-          mxattn_last_error());
-    CHECK_STATUS(MXATTN_UNSUPPORTED, mxattn_gemm_quantize(NULL, &gemm));
-    CHECK(strstr(mxattn_last_error(), "cpu has no gemm_quantize"), "\"%s\"", mxattn_last_error());
-}
-
 int main(void)
 {
     test_quantize();
     test_scales();
     test_merge();
     test_scales_bytes();
-    test_lacking();
     return mxt_finish();
 }

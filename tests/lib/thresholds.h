@@ -89,4 +89,13 @@
 #define MXT_CUDA_LSE_RELATIVE  1.0e-2
 #define MXT_CUDA_LSE_LONG_TAIL 6.0e-2
 
+/* --- RMSNorm backward against float64: FP32 products and sums along a row, FP32 sums of dweight
+ * over a range of tokens; and dx rounded to BF16 (2^-9). */
+#define MXT_NORM_BACKWARD 1.0e-6
+#define MXT_NORM_NARROW   2.0e-3
+
+/* --- A GEMM against float64, Gaussian operands, K up to 1,500: FP32 sums in order. */
+#define MXT_GEMM_RMS    2.0e-6
+#define MXT_GEMM_NARROW 3.0e-3
+
 #endif

@@ -1,0 +1,47 @@
+/* gemm.h: what the GEMM's ISA-independent half (gemm.c) and its kernels agree on.
+ *
+ * Operands are decoded once: A into rows of units (or, transposed, columns), B into panels of a few
+ * columns. A unit is UNIT_DEPTH elements along K (vec_portable.h). K is cut into parts of
+ * MXA_GEMM_K elements, each padded with zeros to a multiple of 32.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_GEMM_H
+#define MXA_CPU_GEMM_H
+
+#include <stdint.h>
+
+enum {
+    MXA_GEMM_K = 256,
+    /* WHY 96: a multiple of 32, of 6 and of 8; its part of A, 104 KiB, stays in the second cache.
+     */
+    MXA_GEMM_ROWS = 96,
+    MXA_GEMM_PAD = 16,                           /* keeps rows of A off one another's cache sets */
+    MXA_GEMM_STRIDE = MXA_GEMM_K + MXA_GEMM_PAD, /* FP32 between rows of values */
+    MXA_GEMM_PANEL_MOST = 32
+};
+
+typedef struct mxa_gemm_kernel {
+    const char *isa;
+    int32_t depth; /* elements of a unit */
+    int32_t panel; /* columns of a panel of B; divides 32 */
+    /* values: FP32 with rows MXA_GEMM_STRIDE apart. A part of A, MXA_GEMM_ROWS rows at most. */
+    void (*pack_a)(const float *values, int64_t rows, int64_t k, void *units);
+    /* 32 rows (of N) by k values to 32 columns of panels, `panel_bytes` apart. */
+    void (*pack_b)(const float *values, int64_t k, char *units, int64_t panel_bytes);
+    /* The same from k rows of `width` values each, `stride` apart (a transposed operand). width:
+     * MXA_GEMM_ROWS for A, 32 for B. */
+    void (*pack_a_columns)(const float *values, int64_t stride, int64_t k, void *units);
+    void (*pack_b_columns)(const float *values, int64_t stride, int64_t k, char *units,
+                           int64_t panel_bytes);
+    /* c (rows, panel) = or += a * panel, `rows` rounded up to a tile; c_row floats between rows. */
+    void (*multiply)(const void *a, int a_columns, const void *panel, int64_t k, int64_t rows,
+                     float *c, int64_t c_row, int keep);
+} mxa_gemm_kernel;
+
+extern const mxa_gemm_kernel mxa_gemm_portable;
+extern const mxa_gemm_kernel mxa_gemm_avx2;
+extern const mxa_gemm_kernel mxa_gemm_avx512;
+extern const mxa_gemm_kernel mxa_gemm_avx512bf16;
+
+#endif

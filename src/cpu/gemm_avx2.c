@@ -1,0 +1,9 @@
+/* gemm_avx2.c: the GEMM's tiles on AVX2 and FMA.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/vec_avx2.h"
+
+enum { GEMM_M = 6, GEMM_N = 2 };
+
+#include "cpu/gemm_body.h"

@@ -1,0 +1,9 @@
+/* gemm_avx512.c: the GEMM's tiles on AVX-512.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/vec_avx512.h"
+
+enum { GEMM_M = 8, GEMM_N = 2 };
+
+#include "cpu/gemm_body.h"

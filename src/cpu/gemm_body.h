@@ -1,0 +1,155 @@
+/* gemm_body.h: packing and the register tile of the GEMM, one body for every instruction set.
+ *
+ * c[i][j] = sum over k of a[i][k] * b[j][k]: a tile of GEMM_M rows, whose units are broadcast, by
+ * GEMM_N vectors of columns stays in registers while k runs through a part. Sums are added in the
+ * order of k, so a row of C depends neither on its neighbours nor on how C is cut.
+ * Included after one vec_*.h and the enum of GEMM_M and GEMM_N.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/gemm.h"
+#include "cpu/vec_math.h"
+
+#include <string.h>
+
+enum {
+    PANEL = GEMM_N * VEC_LANES,
+    A_ROW = MXA_GEMM_STRIDE / UNIT_DEPTH, /* units between rows of A */
+    A_COLUMN = MXA_GEMM_ROWS              /* units between columns of a transposed A */
+};
+
+VEC_INLINE void tile_product(const unit *a, int64_t a_row, int64_t a_step, const unit *b,
+                             int64_t units, float *c, int64_t c_row, int keep)
+{
+    vec sum[GEMM_M][GEMM_N];
+
+    VEC_UNROLL
+    for (int i = 0; i < GEMM_M; i++)
+        VEC_UNROLL
+    for (int j = 0; j < GEMM_N; j++)
+        sum[i][j] = vec_set(0.0f);
+    for (int64_t k = 0; k < units; k++) {
+        uvec lanes[GEMM_N];
+
+        VEC_UNROLL
+        for (int j = 0; j < GEMM_N; j++)
+            lanes[j] = unit_load(b + j * VEC_LANES);
+        VEC_UNROLL
+        for (int i = 0; i < GEMM_M; i++) {
+            const uvec row = unit_broadcast(a + i * a_row);
+
+            VEC_UNROLL
+            for (int j = 0; j < GEMM_N; j++)
+                sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
+        }
+        a += a_step;
+        b += PANEL;
+    }
+    VEC_UNROLL
+    for (int i = 0; i < GEMM_M; i++)
+        VEC_UNROLL
+    for (int j = 0; j < GEMM_N; j++) {
+        float *out = c + i * c_row + j * VEC_LANES;
+
+        vec_store(out, keep ? vec_add(vec_load(out), sum[i][j]) : sum[i][j]);
+    }
+}
+
+/* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
+ */
+static VEC_NOINLINE void tile_of_rows(const unit *a, const unit *b, int64_t units, float *c,
+                                      int64_t c_row, int keep)
+{
+    tile_product(a, A_ROW, 1, b, units, c, c_row, keep);
+}
+
+static VEC_NOINLINE void tile_of_columns(const unit *a, const unit *b, int64_t units, float *c,
+                                         int64_t c_row, int keep)
+{
+    tile_product(a, 1, A_COLUMN, b, units, c, c_row, keep);
+}
+
+static void multiply(const void *a, int a_columns, const void *panel, int64_t k, int64_t rows,
+                     float *c, int64_t c_row, int keep)
+{
+    const int64_t units = k / UNIT_DEPTH;
+    const unit *at = a;
+
+    for (int64_t i = 0; i < rows; i += GEMM_M) {
+        if (a_columns)
+            tile_of_columns(at + i, panel, units, c + i * c_row, c_row, keep);
+        else
+            tile_of_rows(at + i * A_ROW, panel, units, c + i * c_row, c_row, keep);
+    }
+}
+
+static void pack_a(const float *values, int64_t rows, int64_t k, void *units)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t e = 0; e < k; e += (int64_t)VEC_LANES * UNIT_DEPTH)
+            unit_store((unit *)units + i * A_ROW + e / UNIT_DEPTH,
+                       unit_along(values + i * MXA_GEMM_STRIDE + e));
+}
+
+/* VEC_LANES rows of values to as many columns of a panel. */
+VEC_INLINE void pack_lanes(const float *values, int64_t k, unit *out)
+{
+    for (int64_t e = 0; e < k; e += (int64_t)VEC_LANES * UNIT_DEPTH) {
+        unit joined[VEC_LANES];
+        vec tile[VEC_LANES];
+
+        for (int l = 0; l < VEC_LANES; l++) {
+            unit_store(joined, unit_along(values + l * MXA_GEMM_STRIDE + e));
+            tile[l] = vec_load((const float *)(const void *)joined);
+        }
+        vec_transpose(tile);
+        for (int l = 0; l < VEC_LANES; l++)
+            vec_store((float *)(void *)(out + (e / UNIT_DEPTH + l) * PANEL), tile[l]);
+    }
+}
+
+static void pack_b(const float *values, int64_t k, char *units, int64_t panel_bytes)
+{
+    for (int64_t n = 0; n < 32; n += VEC_LANES)
+        pack_lanes(values + n * MXA_GEMM_STRIDE, k,
+                   (unit *)(void *)(units + n / PANEL * panel_bytes) + n % PANEL);
+}
+
+/* `width` values of UNIT_DEPTH rows to units. */
+VEC_INLINE void join_rows(const float *values, int64_t stride, int64_t width, unit *out)
+{
+    for (int64_t i = 0; i < width; i += VEC_LANES) {
+        vec part[UNIT_DEPTH];
+
+        for (int d = 0; d < UNIT_DEPTH; d++)
+            part[d] = vec_load(values + d * stride + i);
+        unit_store(out + i, unit_join(part));
+    }
+}
+
+static void pack_a_columns(const float *values, int64_t stride, int64_t k, void *units)
+{
+    for (int64_t e = 0; e < k; e += UNIT_DEPTH)
+        join_rows(values + e * stride, stride, MXA_GEMM_ROWS,
+                  (unit *)units + e / UNIT_DEPTH * A_COLUMN);
+}
+
+static void pack_b_columns(const float *values, int64_t stride, int64_t k, char *units,
+                           int64_t panel_bytes)
+{
+    for (int64_t n = 0; n < 32; n += PANEL)
+        for (int64_t e = 0; e < k; e += UNIT_DEPTH)
+            join_rows(values + e * stride + n, stride, PANEL,
+                      (unit *)(void *)(units + n / PANEL * panel_bytes) + e / UNIT_DEPTH * PANEL);
+}
+
+const mxa_gemm_kernel VEC_NAME(mxa_gemm) = {
+    .isa = VEC_ISA,
+    .depth = UNIT_DEPTH,
+    .panel = PANEL,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .pack_a_columns = pack_a_columns,
+    .pack_b_columns = pack_b_columns,
+    .multiply = multiply,
+};
