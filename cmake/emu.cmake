@@ -12,6 +12,7 @@ endif()
 
 set(MXA_EMU_SOURCES)
 if(MXA_EMU)
+  target_compile_definitions(mxattn_flags INTERFACE MXA_EMULATOR)
   file(GLOB MXA_EMU_SOURCES CONFIGURE_DEPENDS src/emu/*.c)
   file(GLOB kernels CONFIGURE_DEPENDS src/cuda/common/*.cu src/cuda/sm90/*.cu src/cuda/sm100/*.cu)
   # A kernel joins when every instruction family it uses has its body.

@@ -68,7 +68,7 @@ mxattn_status mxattn_states_merge(const mxattn_context *context,
         return status;
     if (!backend->states_merge)
         return mxa_backend_lacks(backend, "states_merge");
-    call.device = args.device;
+    call.device = backend->first_device + args.device;
     call.stream = args.stream;
     if (call.o.shape[0] == 0 || call.o.shape[1] == 0 || call.o.shape[2] == 0)
         return MXATTN_OK;

@@ -122,6 +122,8 @@ static mxattn_status begin_quantize(const mxattn_quantize_args *user, int quanti
         status = mxa_backend_take(args.backend, args.device, backend);
     if (!status)
         status = take_quantize(&args, quantizing, call);
+    if (!status)
+        call->device += (*backend)->first_device;
     return status;
 }
 
@@ -329,6 +331,7 @@ static mxattn_status move_scales(const mxattn_context *context, const mxattn_sca
         status = take_scales(&args, transform, &call);
     if (status)
         return status;
+    call.device += backend->first_device;
     mxattn_status (*const operation)(const mxattn_context *, const mxa_scales_call *) =
         transform ? backend->scales_transform : backend->scales_scatter;
     if (!operation)

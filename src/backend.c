@@ -15,15 +15,19 @@ const mxa_backend *mxa_backend_find(mxattn_backend id)
         return &mxa_ref_backend;
     case MXATTN_BACKEND_CUDA:
         return &mxa_cuda_backend;
+    case MXATTN_BACKEND_EMU_SM90:
+        return &mxa_emu_sm90_backend;
+    case MXATTN_BACKEND_EMU_SM100:
+        return &mxa_emu_sm100_backend;
     }
     return NULL;
 }
 
 mxattn_status mxa_backend_take(mxattn_backend id, int32_t device, const mxa_backend **backend)
 {
-    if ((unsigned)id > MXATTN_BACKEND_CUDA)
+    if ((unsigned)id > MXATTN_BACKEND_EMU_SM100)
         return mxa_fail(MXATTN_ARGUMENT, "backend is %d; it must be a mxattn_backend (0 to %d)",
-                        (int)id, MXATTN_BACKEND_CUDA);
+                        (int)id, MXATTN_BACKEND_EMU_SM100);
     *backend = mxa_backend_find(id);
     if (device < 0)
         return mxa_fail(MXATTN_ARGUMENT, "device is %d; it must not be negative", (int)device);
@@ -36,6 +40,9 @@ mxattn_status mxa_backend_take(mxattn_backend id, int32_t device, const mxa_back
         (*backend)->query(NULL, &info);
         if (!info.available)
             return mxa_fail(MXATTN_NO_BACKEND, "backend is %s; %s", (*backend)->name, info.reason);
+        if (device >= info.devices)
+            return mxa_fail(MXATTN_NO_BACKEND, "device is %d; backend %s has %d", (int)device,
+                            (*backend)->name, (int)info.devices);
     }
     return MXATTN_OK;
 }

@@ -134,6 +134,7 @@ typedef struct mxa_gemm_call {
 typedef struct mxa_backend {
     const char *name;
     mxattn_backend id;
+    int32_t first_device; /* added to a caller's device before the functions below see it */
     int on_device; /* pointers of a call are device memory: cu_seqlens cannot be read here */
 
     /* Fills available, reason, devices, threads, isa, isa_name, kernels. */
@@ -179,6 +180,8 @@ typedef struct mxa_backend {
 extern const mxa_backend mxa_ref_backend;
 extern const mxa_backend mxa_cpu_backend;
 extern const mxa_backend mxa_cuda_backend;
+extern const mxa_backend mxa_emu_sm90_backend;
+extern const mxa_backend mxa_emu_sm100_backend;
 
 /* The table of a backend; AUTO gives the CPU. NULL for an unknown or absent one. */
 const mxa_backend *mxa_backend_find(mxattn_backend id);

@@ -268,6 +268,7 @@ mxattn_status mxa_problem_take(const mxattn_attention_problem *user, const mxa_b
     if (status)
         return status;
     problem->backend = (*backend)->id;
+    problem->device += (*backend)->first_device;
     if (problem->precision != MXATTN_PRECISION_MXFP8 && problem->backend != MXATTN_BACKEND_REF)
         return mxa_fail(MXATTN_UNSUPPORTED,
                         "problem.precision is %s; backend %s computes MXFP8, "

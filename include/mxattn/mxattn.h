@@ -293,7 +293,11 @@ typedef enum mxattn_backend {
     MXATTN_BACKEND_AUTO = 0, /* CPU; a GPU is used only when named */
     MXATTN_BACKEND_REF = 1,  /* float64 loops that say what each operation means; slow */
     MXATTN_BACKEND_CPU = 2,
-    MXATTN_BACKEND_CUDA = 3
+    MXATTN_BACKEND_CUDA = 3,
+    MXATTN_BACKEND_EMU_SM90 =
+        4, /* the CUDA kernels for Hopper on an emulator that looks for races: */
+    MXATTN_BACKEND_EMU_SM100 =
+        5 /* slow, no GPU; device memory is its own (section 4). Blackwell's */
 } mxattn_backend;
 
 typedef struct mxattn_backend_info {

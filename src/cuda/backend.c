@@ -7,6 +7,12 @@
 #include "cuda/forward.h"
 #include "status.h"
 
+#define HOPPER_KERNELS                                                                             \
+    "mxa_sm90_forward_e4m3_192x128_d64\n"                                                          \
+    "mxa_sm90_forward_e4m3_128x128_d64\n"                                                          \
+    "mxa_sm90_forward_e4m3_192x128_d128\n"                                                         \
+    "mxa_sm90_forward_e4m3_128x128_d128\n"
+
 static void cuda_query(const mxattn_context *context, mxattn_backend_info *info)
 {
     (void)context;
@@ -20,10 +26,7 @@ static void cuda_query(const mxattn_context *context, mxattn_backend_info *info)
                    : mxa_cubin_count == 0 ? "this build has no kernels: nvcc was not present"
                                           : "";
     if (info->available) {
-        info->kernels = "mxa_sm90_forward_e4m3_192x128_d64\n"
-                        "mxa_sm90_forward_e4m3_128x128_d64\n"
-                        "mxa_sm90_forward_e4m3_192x128_d128\n"
-                        "mxa_sm90_forward_e4m3_128x128_d128\n";
+        info->kernels = HOPPER_KERNELS;
     }
 }
 
@@ -117,19 +120,62 @@ static mxattn_status cuda_synchronise(const mxattn_context *context, int32_t ord
     return status;
 }
 
+/* What devices do, real and emulated ones. */
+#define OPERATIONS                                                                                 \
+    .device_query = cuda_device_query, .device_alloc = cuda_alloc, .device_free = cuda_free,       \
+    .device_copy = cuda_copy, .stream_create = cuda_stream_create,                                 \
+    .stream_destroy = cuda_stream_destroy, .synchronise = cuda_synchronise, .plan = mxa_cuda_plan, \
+    .forward = mxa_cuda_forward, .prepare = mxa_cuda_prepare
+
 const mxa_backend mxa_cuda_backend = {
     .name = "cuda",
     .id = MXATTN_BACKEND_CUDA,
     .on_device = 1,
     .query = cuda_query,
-    .device_query = cuda_device_query,
-    .device_alloc = cuda_alloc,
-    .device_free = cuda_free,
-    .device_copy = cuda_copy,
-    .stream_create = cuda_stream_create,
-    .stream_destroy = cuda_stream_destroy,
-    .synchronise = cuda_synchronise,
-    .plan = mxa_cuda_plan,
-    .forward = mxa_cuda_forward,
-    .prepare = mxa_cuda_prepare,
+    OPERATIONS,
+};
+
+/* ---- emulated devices: the same functions on the emulator's driver ---- */
+
+static void emulated_query(mxattn_backend_info *info, const char *kernels)
+{
+    info->isa_name = "";
+    info->devices = 1;
+    info->kernels = kernels;
+#if defined(MXA_EMULATOR)
+    info->available = 1;
+    info->reason = "";
+#else
+    info->reason = "this build has no emulator (MXA_EMU=OFF)";
+#endif
+}
+
+static void emu_sm90_query(const mxattn_context *context, mxattn_backend_info *info)
+{
+    (void)context;
+    emulated_query(info, HOPPER_KERNELS);
+}
+
+static void emu_sm100_query(const mxattn_context *context, mxattn_backend_info *info)
+{
+    (void)context;
+    emulated_query(info, "");
+}
+
+const mxa_backend mxa_emu_sm90_backend = {
+    .name = "emu-sm90",
+    .id = MXATTN_BACKEND_EMU_SM90,
+    .on_device = 1,
+    .first_device = MXA_CUDA_EMULATED_SM90,
+    .query = emu_sm90_query,
+    OPERATIONS,
+};
+
+const mxa_backend mxa_emu_sm100_backend = {
+    .name = "emu-sm100",
+    .id = MXATTN_BACKEND_EMU_SM100,
+    .on_device = 1,
+    .first_device = MXA_CUDA_EMULATED_SM100,
+    .query = emu_sm100_query,
+    OPERATIONS,
 };

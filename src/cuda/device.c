@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    DEVICES_MOST = 64,
+    DEVICES_MOST = MXA_CUDA_EMULATED_SM90,
     PREPARE_SUMS_BYTES = 256 + 4 * 8 * 128,
     PREPARE_VALUES_BYTES = 256 + 4 * (33 * 128 + 8)
 };
@@ -42,8 +42,8 @@ static const struct {
     [MXA_KERNEL_FORWARD_F32_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d128", 0},
 };
 
-static mxa_cuda_device devices[DEVICES_MOST];
-static int opened[DEVICES_MOST];
+static mxa_cuda_device devices[MXA_CUDA_ORDINALS];
+static int opened[MXA_CUDA_ORDINALS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 const char *mxa_kernel_entry(mxa_kernel kernel)
@@ -158,11 +158,34 @@ static mxattn_status open_device(int32_t ordinal, mxa_cuda_device *device)
     return status;
 }
 
-mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device)
+/* Emulated devices know kernels by name; one without some of them can still run the others. */
+static mxattn_status open_emulated(int32_t ordinal, mxa_cuda_device *device)
+{
+#if defined(MXA_EMULATOR)
+    const mxa_driver *driver = mxa_emu_driver();
+    device->driver = driver;
+    device->handle = ordinal == MXA_CUDA_EMULATED_SM90 ? 90 : 100;
+    device->arch = device->handle;
+    for (int k = 0; k < MXA_KERNELS; k++) {
+        (void)driver->module_get_function(&device->functions[k], NULL, kernels[k].entry);
+    }
+    return mxa_cuda_check(driver->device_get_attribute(&device->multiprocessors,
+                                                       MXA_CU_ATTRIBUTE_MULTIPROCESSORS,
+                                                       device->handle),
+                          "cuDeviceGetAttribute");
+#else
+    (void)ordinal;
+    (void)device;
+    return mxa_fail(MXATTN_NO_BACKEND, "this build has no emulator (MXA_EMU=OFF)");
+#endif
+}
+
+/* The driver of a real device, or why there is none. */
+static mxattn_status check_real(int32_t ordinal, const mxa_driver **driver)
 {
     const char *reason;
-    const mxa_driver *driver = mxa_cuda_driver(&reason);
-    if (!driver) {
+    *driver = mxa_cuda_driver(&reason);
+    if (!*driver) {
         return mxa_fail(MXATTN_NO_BACKEND, "backend is cuda; %s", reason);
     }
     if (mxa_cubin_count == 0) {
@@ -172,11 +195,22 @@ mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **devi
         return mxa_fail(MXATTN_NO_BACKEND, "device is %d; there are %d", (int)ordinal,
                         mxa_cuda_device_count());
     }
+    return MXATTN_OK;
+}
+
+mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device)
+{
+    const int emulated = ordinal == MXA_CUDA_EMULATED_SM90 || ordinal == MXA_CUDA_EMULATED_SM100;
+    const mxa_driver *driver = NULL;
+    mxattn_status status = emulated ? MXATTN_OK : check_real(ordinal, &driver);
+    if (status) {
+        return status;
+    }
     pthread_mutex_lock(&lock);
-    mxattn_status status = MXATTN_OK;
     if (!opened[ordinal]) {
         devices[ordinal].driver = driver;
-        status = open_device(ordinal, &devices[ordinal]);
+        status = emulated ? open_emulated(ordinal, &devices[ordinal])
+                          : open_device(ordinal, &devices[ordinal]);
         opened[ordinal] = !status;
     }
     pthread_mutex_unlock(&lock);

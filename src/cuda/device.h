@@ -35,6 +35,9 @@ typedef struct mxa_cuda_device {
     mxa_cu_function functions[MXA_KERNELS];
 } mxa_cuda_device;
 
+/* Ordinals of the emulated devices, beyond any real one's. */
+enum { MXA_CUDA_EMULATED_SM90 = 64, MXA_CUDA_EMULATED_SM100 = 65, MXA_CUDA_ORDINALS = 66 };
+
 /* Device `ordinal`, its kernels loaded; first use opens it and may take a while. */
 mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device);
 

@@ -103,7 +103,13 @@ mxattn_status mxa_cuda_check(mxa_cu_result result, const char *what)
         return MXATTN_OK;
     }
     const char *name = "?", *sentence = "?";
-    driver.get_error_name(result, &name);
-    driver.get_error_string(result, &sentence);
+    const mxa_driver *from = &driver;
+#if defined(MXA_EMULATOR)
+    if (result >= MXA_EMU_RESULTS) {
+        from = mxa_emu_driver();
+    }
+#endif
+    from->get_error_name(result, &name);
+    from->get_error_string(result, &sentence);
     return mxa_fail(MXATTN_DEVICE, "%s failed: %s (%s)", what, name, sentence);
 }

@@ -84,6 +84,12 @@ typedef struct mxa_driver {
  * once; safe from any thread. */
 const mxa_driver *mxa_cuda_driver(const char **reason);
 
+/* The same functions for emulated devices, whose ordinals are arch numbers (90, 100). Defined by
+ * the emulator, which takes the driver's place; only in builds that have it (MXA_EMULATOR). */
+const mxa_driver *mxa_emu_driver(void);
+
+enum { MXA_EMU_RESULTS = 1000000 }; /* its results that are not success start here */
+
 /* Number of devices; 0 where there is no driver. */
 int mxa_cuda_device_count(void);
 

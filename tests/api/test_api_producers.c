@@ -173,7 +173,7 @@ static void test_quantize(void)
             call.args.sequences.cu_seqlens = NULL);
     REFUSED(DEQUANTIZE, MXATTN_ARGUMENT, "transposed is set", "only quantize",
             call.args.transposed = &call.transposed);
-    if (mxt_device_missing())
+    if (mxt_device_missing(MXATTN_BACKEND_CUDA))
         REFUSED(QUANTIZE, MXATTN_NO_BACKEND, "backend is cuda", "",
                 call.args.backend = MXATTN_BACKEND_CUDA);
 }

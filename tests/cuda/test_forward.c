@@ -109,7 +109,8 @@ static void jagged(void)
         mxt_attention_alloc(&a);
         mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)variant);
         const mxt_device_options given = {variant == 1, variant == 2 ? MXATTN_E4M3 : MXATTN_F32,
-                                          variant == 3 ? MXATTN_BF16 : MXATTN_F32};
+                                          variant == 3 ? MXATTN_BF16 : MXATTN_F32,
+                                          MXATTN_BACKEND_CUDA};
         compare(&a, &given, MXT_CUDA_LSE_ABSOLUTE);
         mxt_attention_free(&a);
     }
@@ -159,7 +160,8 @@ static mxt_device_options device_options(mxt_attention *a, size_t i, float v_mea
 {
     static const mxattn_dtype operands[] = {MXATTN_F32, MXATTN_BF16, MXATTN_E4M3, MXATTN_F16};
     static const mxattn_dtype outputs[] = {MXATTN_F32, MXATTN_BF16, MXATTN_F16};
-    mxt_device_options given = {(int)(i % 2), operands[i / 2 % 4], outputs[i % 3]};
+    mxt_device_options given = {(int)(i % 2), operands[i / 2 % 4], outputs[i % 3],
+                                MXATTN_BACKEND_CUDA};
     if (given.operands == MXATTN_E4M3 && v_mean != 0) {
         given.operands = MXATTN_BF16;
     }
@@ -180,7 +182,7 @@ static mxt_device_options device_options(mxt_attention *a, size_t i, float v_mea
 /* With a word on the command line, only the cases whose name begins with it. */
 int main(int argc, char **argv)
 {
-    const char *missing = mxt_device_missing();
+    const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
     if (missing) {
         mxt_case("cuda forward");
         mxt_skip("%s", missing);

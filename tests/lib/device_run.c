@@ -11,16 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *mxt_device_missing(void)
+const char *mxt_device_missing(mxattn_backend backend)
 {
     static mxattn_backend_info info;
     mxattn_backend_info_init(&info);
-    if (mxattn_backend_query(NULL, MXATTN_BACKEND_CUDA, &info) || !info.available) {
+    if (mxattn_backend_query(NULL, backend, &info) || !info.available) {
         return info.reason && info.reason[0] ? info.reason : "no CUDA backend";
     }
     mxattn_device_info device;
     mxattn_device_info_init(&device);
-    return mxattn_device_query(NULL, MXATTN_BACKEND_CUDA, 0, &device) ? mxattn_last_error() : NULL;
+    return mxattn_device_query(NULL, backend, 0, &device) ? mxattn_last_error() : NULL;
 }
 
 enum { MEMORIES = 24 };
@@ -28,6 +28,7 @@ enum { MEMORIES = 24 };
 typedef struct pool {
     void *memory[MEMORIES];
     int count;
+    mxattn_backend backend;
     mxattn_status status;
 } pool;
 
@@ -38,7 +39,7 @@ static void *place(pool *p, const void *from, size_t bytes)
     if (p->status || bytes == 0) {
         return NULL;
     }
-    p->status = mxattn_device_alloc(NULL, MXATTN_BACKEND_CUDA, 0, bytes, &memory);
+    p->status = mxattn_device_alloc(NULL, p->backend, 0, bytes, &memory);
     if (p->status) {
         return NULL;
     }
@@ -49,7 +50,7 @@ static void *place(pool *p, const void *from, size_t bytes)
         mxt_fill_nan(filled, bytes);
         from = filled;
     }
-    p->status = mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, memory, from, bytes);
+    p->status = mxattn_device_copy(NULL, p->backend, 0, memory, from, bytes);
     free(filled);
     return memory;
 }
@@ -57,7 +58,7 @@ static void *place(pool *p, const void *from, size_t bytes)
 static void fetch(pool *p, void *to, const void *from, size_t bytes)
 {
     if (!p->status && bytes) {
-        p->status = mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, to, from, bytes);
+        p->status = mxattn_device_copy(NULL, p->backend, 0, to, from, bytes);
     }
 }
 
@@ -114,11 +115,11 @@ static void fetch_o(pool *p, mxt_attention *a, const mxattn_tensor *o)
 
 mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *options)
 {
-    pool p = {.count = 0, .status = MXATTN_OK};
+    pool p = {.backend = options->backend ? options->backend : MXATTN_BACKEND_CUDA};
     mxattn_attention_problem problem = a->problem;
     mxattn_plan *plan = NULL;
     mxattn_plan_info info;
-    problem.backend = MXATTN_BACKEND_CUDA;
+    problem.backend = p.backend;
     problem.mode = MXATTN_INFERENCE;
     problem.precision = MXATTN_PRECISION_MXFP8;
     problem.intermediates = MXATTN_INTERMEDIATES_AUTO;
@@ -166,12 +167,12 @@ mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *opt
         p.status = mxattn_attention_forward(plan, &args);
     }
     if (!p.status) {
-        p.status = mxattn_device_synchronise(NULL, MXATTN_BACKEND_CUDA, 0, NULL);
+        p.status = mxattn_device_synchronise(NULL, p.backend, 0, NULL);
     }
     fetch_o(&p, a, &o);
     fetch(&p, a->lse, lse.data, lse_bytes);
     for (int i = 0; i < p.count; i++) {
-        (void)mxattn_device_free(NULL, MXATTN_BACKEND_CUDA, 0, p.memory[i]);
+        (void)mxattn_device_free(NULL, p.backend, 0, p.memory[i]);
     }
     mxattn_plan_destroy(plan);
     return p.status;

@@ -7,8 +7,8 @@
 
 #include "attention.h"
 
-/* NULL when device 0 can be used; otherwise why not. */
-const char *mxt_device_missing(void);
+/* NULL when device 0 of the backend can be used; otherwise why not. */
+const char *mxt_device_missing(mxattn_backend backend);
 
 /* How a forward is given to the device. */
 typedef struct mxt_device_options {
@@ -16,6 +16,7 @@ typedef struct mxt_device_options {
     mxattn_dtype operands; /* F32; BF16 or F16 (values that are exact there); E4M3: quantized before
                             * the call */
     mxattn_dtype o;        /* F32, BF16 or F16 */
+    mxattn_backend backend; /* 0: CUDA */
 } mxt_device_options;
 
 /* Runs a's problem (inference) on device 0 and writes a->o and a->lse. Outputs and workspace on
