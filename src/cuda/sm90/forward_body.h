@@ -62,10 +62,10 @@
 #define AT_TILES     (AT_RECORDS + STAGES * RECORD_BYTES)
 #define AT_BARRIERS  (AT_TILES + 2 * FORWARD_TILE_BYTES)
 #define SHARED_BYTES (AT_BARRIERS + 8 * (4 + 4 * STAGES) + 1024)
-#define TILE(s)      (shared + AT_TILES + (s)*FORWARD_TILE_BYTES)
-#define Q_FULL(s)    (shared + AT_BARRIERS + 8 * (s))
-#define Q_EMPTY(s)   (shared + AT_BARRIERS + 16 + 8 * (s))
-#define K_FULL(s)    (shared + AT_BARRIERS + 32 + 8 * (s))
+#define TILE(s)      (shared + AT_TILES + (uint32_t)(s)*FORWARD_TILE_BYTES)
+#define Q_FULL(s)    (shared + AT_BARRIERS + 8 * (uint32_t)(s))
+#define Q_EMPTY(s)   (shared + AT_BARRIERS + 16 + 8 * (uint32_t)(s))
+#define K_FULL(s)    (shared + AT_BARRIERS + 32 + 8 * (uint32_t)(s))
 #define K_EMPTY(s)   (K_FULL(s) + 8 * STAGES)
 #define V_FULL(s)    (K_FULL(s) + 16 * STAGES)
 #define V_EMPTY(s)   (K_FULL(s) + 24 * STAGES)
@@ -104,8 +104,8 @@ MXA_DEVICE void FORWARD(load_queries)(const mxa_forward_params *params, mxa_shar
     forward_tile_write(params, tile, TILE(stage));
     mbarrier_arrive_expect(Q_FULL(stage),
                            Q_BYTES + scale_bytes + (params->v_mean ? 4 * FORWARD_D : 0));
-    tma_load_3d(shared + AT_Q + stage * Q_BYTES, &params->q_map, 0, tile->q_row, tile->head,
-                Q_FULL(stage));
+    tma_load_3d(shared + AT_Q + (uint32_t)stage * Q_BYTES, &params->q_map, 0, tile->q_row,
+                tile->head, Q_FULL(stage));
     bulk_load(TILE(stage) + FORWARD_TILE_SCALES,
               params->q_scale + ((uint64_t)(tile->head * (params->q_rows / MXA_FORWARD_GROUP)) +
                                  (uint64_t)(tile->q_row / MXA_FORWARD_GROUP)) *
@@ -142,14 +142,14 @@ MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared share
             const int stage = STAGE(step);
             mbarrier_wait(K_EMPTY(stage), PARITY(step) ^ 1);
             mbarrier_arrive_expect(K_FULL(stage), K_BYTES + RECORD_BYTES);
-            tma_load_3d(shared + AT_K + stage * K_BYTES, &params->k_map, 0, tile.k_row + j * TILE_K,
-                        kv_head, K_FULL(stage));
-            bulk_load(shared + AT_RECORDS + stage * RECORD_BYTES,
+            tma_load_3d(shared + AT_K + (uint32_t)stage * K_BYTES, &params->k_map, 0,
+                        tile.k_row + j * TILE_K, kv_head, K_FULL(stage));
+            bulk_load(shared + AT_RECORDS + (uint32_t)stage * RECORD_BYTES,
                       records + (uint64_t)j * RECORD_BYTES, RECORD_BYTES, K_FULL(stage));
             mbarrier_wait(V_EMPTY(stage), PARITY(step) ^ 1);
             mbarrier_arrive_expect(V_FULL(stage), V_BYTES);
-            tma_load_3d(shared + AT_V + stage * V_BYTES, &params->v_map, tile.k_row + j * TILE_K, 0,
-                        kv_head, V_FULL(stage));
+            tma_load_3d(shared + AT_V + (uint32_t)stage * V_BYTES, &params->v_map,
+                        tile.k_row + j * TILE_K, 0, kv_head, V_FULL(stage));
         }
     }
     mbarrier_wait(Q_EMPTY(count & 1), (uint32_t)(count >> 1 & 1) ^ 1);
@@ -473,8 +473,9 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
             if (!forward_own_read(params, TILE(stage), offset, &own)) {
                 break;
             }
-            step = FORWARD(consume)(params, shared, &own,
-                                    shared + AT_Q + stage * Q_BYTES + offset * FORWARD_D, step);
+            step = FORWARD(consume)(
+                params, shared, &own,
+                shared + AT_Q + (uint32_t)stage * Q_BYTES + (uint32_t)offset * FORWARD_D, step);
             fence_async_shared(); /* O was staged where TMA writes the next queries */
             warp_sync();
             if ((dev_thread() & 31) == 0) {
