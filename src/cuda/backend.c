@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "backend.h"
+#include "cuda/attention.h"
 #include "cuda/device.h"
-#include "cuda/forward.h"
 #include "status.h"
 
 #define HOPPER_KERNELS                                                                             \
@@ -12,6 +12,10 @@
     "mxa_sm90_forward_e4m3_128x128_d64\n"                                                          \
     "mxa_sm90_forward_e4m3_192x128_d128\n"                                                         \
     "mxa_sm90_forward_e4m3_128x128_d128\n"
+
+#define BLACKWELL_KERNELS                                                                          \
+    "mxa_sm100_forward_e4m3_256x128_d64\n"                                                         \
+    "mxa_sm100_forward_e4m3_256x128_d128\n"
 
 static void cuda_query(const mxattn_context *context, mxattn_backend_info *info)
 {
@@ -26,7 +30,7 @@ static void cuda_query(const mxattn_context *context, mxattn_backend_info *info)
                    : mxa_cubin_count == 0 ? "this build has no kernels: nvcc was not present"
                                           : "";
     if (info->available) {
-        info->kernels = HOPPER_KERNELS;
+        info->kernels = HOPPER_KERNELS BLACKWELL_KERNELS;
     }
 }
 
@@ -124,8 +128,9 @@ static mxattn_status cuda_synchronise(const mxattn_context *context, int32_t ord
 #define OPERATIONS                                                                                 \
     .device_query = cuda_device_query, .device_alloc = cuda_alloc, .device_free = cuda_free,       \
     .device_copy = cuda_copy, .stream_create = cuda_stream_create,                                 \
-    .stream_destroy = cuda_stream_destroy, .synchronise = cuda_synchronise, .plan = mxa_cuda_plan, \
-    .forward = mxa_cuda_forward, .prepare = mxa_cuda_prepare
+    .stream_destroy = cuda_stream_destroy, .synchronise = cuda_synchronise,                        \
+    .plan = mxa_cuda_attention_plan, .forward = mxa_cuda_attention_forward,                        \
+    .prepare = mxa_cuda_attention_prepare
 
 const mxa_backend mxa_cuda_backend = {
     .name = "cuda",
@@ -159,7 +164,7 @@ static void emu_sm90_query(const mxattn_context *context, mxattn_backend_info *i
 static void emu_sm100_query(const mxattn_context *context, mxattn_backend_info *info)
 {
     (void)context;
-    emulated_query(info, "");
+    emulated_query(info, BLACKWELL_KERNELS);
 }
 
 const mxa_backend mxa_emu_sm90_backend = {

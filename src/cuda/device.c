@@ -4,6 +4,7 @@
  */
 #include "cuda/device.h"
 
+#include "cuda/sm100/forward_params.h"
 #include "status.h"
 
 #include <pthread.h>
@@ -40,6 +41,10 @@ static const struct {
     [MXA_KERNEL_FORWARD_F32_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
     [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
     [MXA_KERNEL_FORWARD_F32_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d128", 0},
+    [MXA_KERNEL_SM100_FORWARD_D64] = {"sm100/forward", "mxa_sm100_forward_e4m3_256x128_d64",
+                                      MXA_SM100_FORWARD_SHARED(64)},
+    [MXA_KERNEL_SM100_FORWARD_D128] = {"sm100/forward", "mxa_sm100_forward_e4m3_256x128_d128",
+                                       MXA_SM100_FORWARD_SHARED(128)},
 };
 
 static mxa_cuda_device devices[MXA_CUDA_ORDINALS];
@@ -141,10 +146,10 @@ static mxattn_status open_device(int32_t ordinal, mxa_cuda_device *device)
         return status;
     }
     device->arch = 10 * major + minor;
-    if (device->arch != 90) {
+    if (device->arch != 90 && device->arch != 100) {
         return mxa_fail(MXATTN_NO_BACKEND,
-                        "device %d is sm_%d; this version has kernels for sm_90 only", (int)ordinal,
-                        device->arch);
+                        "device %d is sm_%d; this version has kernels for sm_90 and sm_100",
+                        (int)ordinal, device->arch);
     }
     status = mxa_cuda_check(driver->primary_context_retain(&device->context, device->handle),
                             "cuDevicePrimaryCtxRetain");
@@ -233,18 +238,32 @@ mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, 
         kernels[kernel].entry);
 }
 
-mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
-                              const uint64_t sizes[3], const uint64_t strides_bytes[2],
-                              const uint32_t box[3])
+static mxattn_status map_bytes(const mxa_cuda_device *device, mxa_tensor_map *map, uint32_t rank,
+                               mxa_cu_pointer at, const uint64_t *sizes,
+                               const uint64_t *strides_bytes, const uint32_t *box)
 {
-    static const uint32_t ones[3] = {1, 1, 1};
+    static const uint32_t ones[4] = {1, 1, 1, 1};
     void *address;
     memcpy(&address, &at, sizeof address);
     const int swizzle =
         box[0] == 128 ? MXA_CU_TENSOR_MAP_SWIZZLE_128B : MXA_CU_TENSOR_MAP_SWIZZLE_64B;
     return mxa_cuda_check(device->driver->tensor_map_encode(
-                              map, MXA_CU_TENSOR_MAP_UINT8, 3, address, sizes, strides_bytes, box,
-                              ones, MXA_CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                              map, MXA_CU_TENSOR_MAP_UINT8, rank, address, sizes, strides_bytes,
+                              box, ones, MXA_CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                               MXA_CU_TENSOR_MAP_L2_256B, MXA_CU_TENSOR_MAP_FILL_ZERO),
                           "cuTensorMapEncodeTiled");
+}
+
+mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
+                              const uint64_t sizes[3], const uint64_t strides_bytes[2],
+                              const uint32_t box[3])
+{
+    return map_bytes(device, map, 3, at, sizes, strides_bytes, box);
+}
+
+mxattn_status mxa_cuda_map_4d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
+                              const uint64_t sizes[4], const uint64_t strides_bytes[3],
+                              const uint32_t box[4])
+{
+    return map_bytes(device, map, 4, at, sizes, strides_bytes, box);
 }

@@ -23,6 +23,8 @@ typedef enum mxa_kernel {
     MXA_KERNEL_FORWARD_F32_D64,
     MXA_KERNEL_FORWARD_F16_D128,
     MXA_KERNEL_FORWARD_F32_D128,
+    MXA_KERNEL_SM100_FORWARD_D64,
+    MXA_KERNEL_SM100_FORWARD_D128,
     MXA_KERNELS
 } mxa_kernel;
 
@@ -30,7 +32,7 @@ typedef struct mxa_cuda_device {
     const mxa_driver *driver;
     mxa_cu_device handle;
     mxa_cu_context context; /* the primary one, which runtimes in this process share */
-    int arch;               /* 90 */
+    int arch;               /* 90, 100 */
     int multiprocessors;
     mxa_cu_function functions[MXA_KERNELS];
 } mxa_cuda_device;
@@ -56,6 +58,11 @@ mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, 
 mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
                               const uint64_t sizes[3], const uint64_t strides_bytes[2],
                               const uint32_t box[3]);
+
+/* The same of rank 4. */
+mxattn_status mxa_cuda_map_4d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,
+                              const uint64_t sizes[4], const uint64_t strides_bytes[3],
+                              const uint32_t box[4]);
 
 /* Kernels built in: cubin images, empty where the build had no nvcc. Defined by a generated file.
  */

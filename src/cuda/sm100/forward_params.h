@@ -14,6 +14,10 @@ enum {
     MXA_SM100_UNIT = 512    /* bytes of a unit of tiled scales: 128 rows by 4 blocks of 32 */
 };
 
+/* Dynamic shared memory of a forward of head_dim d: 25 KiB of staging, scales, rows and barriers,
+ * and twelve tiles (forward_map.h). */
+#define MXA_SM100_FORWARD_SHARED(d) (25 * 1024 + 12 * 128 * (d) + 1024)
+
 /* Tiled scales of one operand, strides in units. Row tile R of head h is unit h*head + R*step; its
  * sequence b starts at row cu[b], or at the row that the batch's record derives. q and k: scales
  * along the head dimension, R counts 128 tokens. v: along the sequence, R counts 128 keys (4 blocks
