@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 BUILD := build/release
 PYTHON ?= python3
 
-.PHONY: build cubins help test demo bench lint format asan tsan alloc-fail fuzz install clean
+.PHONY: build cubins help test test-torch test-jax demo bench wheel lint format asan tsan alloc-fail fuzz install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -22,6 +22,12 @@ help: ## this list
 
 test: build ## every test; ends with the line "N passed, N failed"
 	@$(PYTHON) scripts/test $(BUILD) --jobs $(JOBS)
+
+test-torch test-jax: build ## the Python tests with PyTorch or JAX, in an environment of their own
+	@$(PYTHON) scripts/test_framework $(BUILD) $(@:test-%=%)
+
+wheel: ## the Python wheel (build/wheel)
+	@$(PYTHON) scripts/wheel
 
 demo: build ## trains a small language model with float32 and with MXFP8 attention
 	@examples/train_lm/demo.sh $(BUILD)

@@ -1,0 +1,437 @@
+"""_producers.py: what makes and reads MXFP8 tensors: quantize, dequantize, scale layouts, norm, GEMM, merging.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from typing import Any, Optional
+
+from . import _abi as abi
+from . import _arrays as arrays
+from ._attention import library_of
+from ._errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from ._plan import Context, backend_for, host_workspace
+from ._tensor import MxTensor, fill_tensor, scale_shape, wide_tags
+
+AXES_OF = {"row": ("hdim",), "column": ("seq",), "square": ("hdim", "seq")}
+
+
+def _handle(context: Optional[Context]):
+    return None if context is None else context._handle
+
+
+def _struct(found: arrays.View, tags: abi.Tags, name: str):
+    return fill_tensor(abi.make(abi.Tensor), found, tags, name)
+
+
+def _on_device(args, library, device):
+    """The caller's stream."""
+    args.device = device[1]
+    if device[0] == "cuda":
+        args.stream = library.stream(device)
+
+
+def _sequences(args, cu, used, shape):
+    args.sequences.cu_seqlens = None if cu is None else cu.data
+    args.sequences.seqused = None if used is None else used.data
+    args.sequences.batch = shape[0] if len(shape) == 4 else 1 if cu is None else cu.shape[0] - 1
+
+
+def _workspace(args, library, device, context):
+    """Memory for a quantize or dequantize call on a device; the CPU needs none."""
+    size = c.c_size_t()
+    abi.check(abi.lib.mxattn_quantize_workspace(_handle(context), c.addressof(args), c.addressof(size)))
+    if size.value == 0:
+        return None
+    if device[0] == "cpu":
+        memory = host_workspace(size.value)
+        args.workspace, args.workspace_bytes = memory.address, size.value
+        return memory
+    memory = library.empty((size.value,), "uint8", device)
+    args.workspace, args.workspace_bytes = library.view(memory).data, size.value
+    return memory
+
+
+def _new_mx(library, device, shape, *, dtype, block, layout, axes, rounding, folded, centred, cu, cu_seqlens, seqused):
+    """An MxTensor over new arrays, to be written by a producer."""
+    if layout is None:
+        layout = "compact" if block == "square" else "linear"
+    abi.named(abi.LAYOUTS, layout, "layout")
+    if axes is None:
+        axes = ("hdim",) if layout == "compact" else AXES_OF[block]
+    for axis in axes:
+        if axis not in AXES_OF[block]:
+            raise LayoutError(f"axes has {axis!r}; {block} blocks have scales along {' and '.join(AXES_OF[block])}")
+    scales = {axis: library.empty(scale_shape(axis, layout, shape, cu), "e8m0", device) for axis in axes}
+    centre = None
+    if centred:
+        if len(shape) == 2:
+            raise ShapeError("centred is True and x is a matrix; a centre needs (B, S, H, D) or (T, H, D)")
+        batch = shape[0] if len(shape) == 4 else 1 if cu is None else cu.shape[0] - 1
+        centre = library.empty((batch, shape[-2], shape[-1]), "float32", device)
+    return MxTensor(
+        library.empty(shape, dtype, device), scales.get("hdim"), scales.get("seq"), dtype=dtype, block=block,
+        layout=layout, rounding=rounding, folded=folded, centre=centre, cu_seqlens=cu_seqlens, seqused=seqused,
+    )  # fmt: skip
+
+
+def _finished(made: MxTensor, library) -> MxTensor:
+    """The tensor with arrays of the caller's library."""
+    if library.name != "jax":
+        return made
+    done = {n: None if (a := getattr(made, n)) is None else library.finish(a) for n in ("scale_hdim", "scale_seq", "centre")}
+    return MxTensor(
+        library.finish(made.payload), done["scale_hdim"], done["scale_seq"], dtype=made.dtype, block=made.block,
+        layout=made.layout, rounding=made.rounding, folded=made.folded, centre=done["centre"],
+        cu_seqlens=made.cu_seqlens, seqused=made.seqused,
+    )  # fmt: skip
+
+
+def quantize(
+    x: Any,
+    block: str = "square",
+    dtype: str = "e4m3",
+    *,
+    rounding: str = "rceil",
+    layout: Optional[str] = None,
+    axes: Optional[tuple] = None,
+    folded: bool = False,
+    centred: bool = False,
+    cu_seqlens: Any = None,
+    seqused: Any = None,
+    backend: Optional[str] = None,
+    context: Optional[Context] = None,
+) -> MxTensor:
+    """x in MXFP8.
+
+    Args:
+        x: (B, S, H, D), jagged (T, H, D) with cu_seqlens, or (rows, cols); float32, float16 or bfloat16, any strides
+            but the last dimension's.
+        block: "row" (1 token x 32), "column" (32 x 1) or "square" (32 x 32: one payload for forward and backward).
+        dtype: "e4m3" or "e5m2".
+        rounding: "rceil" (nothing saturates) or "floor" (OCP MX v1.0).
+        layout: of the scales: "linear", "compact" (square), "tiled"; None: compact for square blocks, else linear.
+        axes: which arrays of scales: "hdim", "seq"; None: all the block has (compact: one).
+        folded: one scale across the head dimension.
+        centred: subtract a mean per (sequence, head, dim), kept in the tensor (v only).
+        cu_seqlens, seqused: where the sequences of a jagged x begin, tokens used of each; see attention.
+        backend, context: see attention.
+
+    Returns:
+        MxTensor over new arrays of x's library: typed float8 arrays where it has them, else uint8.
+
+    Raises: MxattnError.
+    """
+    abi.named(abi.BLOCKS, block, "block")
+    if dtype not in ("e4m3", "e5m2"):
+        raise DtypeError(f"dtype is {dtype!r}; it must be 'e4m3' or 'e5m2'")
+    found = arrays.view(x, "x")
+    library, device = found.library, found.device
+    tags = wide_tags(found, "x")
+    cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
+    used = None if seqused is None else arrays.offsets(seqused, library, device, "seqused")
+    made = _new_mx(library, device, found.shape, dtype=dtype, block=block, layout=layout, axes=axes, rounding=rounding,
+                   folded=folded, centred=centred, cu=cu, cu_seqlens=cu_seqlens, seqused=seqused)  # fmt: skip
+    args = abi.make(abi.QuantizeArgs)
+    args.backend = backend_for(backend, device)
+    wide = _struct(found, tags, "x")
+    args.wide, args.quantized = c.addressof(wide), made._address
+    _sequences(args, cu, used, found.shape)
+    _on_device(args, library, device)
+    kept = _workspace(args, library, device, context)
+    abi.check(abi.lib.mxattn_quantize(_handle(context), c.addressof(args)))
+    del kept, wide
+    return _finished(made, library)
+
+
+def dequantize(
+    x: MxTensor,
+    dtype: str = "float32",
+    *,
+    out: Any = None,
+    backend: Optional[str] = None,
+    context: Optional[Context] = None,
+) -> Any:
+    """The values of an MxTensor: code * scale, plus its centre; exact in float32, rounded once to a narrower dtype.
+
+    Args:
+        dtype: "float32", "float16" or "bfloat16".
+        out: an array of x's shape to write into, instead of a new one.
+
+    Returns: an array of the library x's payload is of. Raises: MxattnError.
+    """
+    library = x._library
+    made = library.empty(x.shape, arrays.word_of(dtype, "dtype"), x.device) if out is None else out
+    found = arrays.view(made, "out")
+    args = abi.make(abi.QuantizeArgs)
+    args.backend = backend_for(backend, x.device)
+    wide = _struct(found, wide_tags(found, "out"), "out")
+    args.wide, args.quantized = c.addressof(wide), x._address
+    _sequences(args, x._cu, x._used, x.shape)
+    _on_device(args, library, x.device)
+    kept = _workspace(args, library, x.device, context)
+    abi.check(abi.lib.mxattn_dequantize(_handle(context), c.addressof(args)))
+    del kept, wide
+    return library.finish(made) if out is None else out
+
+
+def arrange_scales(
+    x: MxTensor,
+    layout: str,
+    axes: Optional[tuple] = None,
+    *,
+    backend: Optional[str] = None,
+    context: Optional[Context] = None,
+) -> MxTensor:
+    """The same payload with its scales in another layout; values never change, and the payload is not copied.
+
+    Args:
+        layout: "linear", "compact" (square blocks) or "tiled" (512-byte units of 128 rows x 4 blocks, as block-scaled
+            tensor cores, cuBLASLt, TransformerEngine's GEMMs and torch._scaled_mm read them).
+        axes: arrays to make; None: all the block has (compact: one).
+
+    Returns: MxTensor. Raises: MxattnError, UnsupportedError or LayoutError where there is no way.
+    """
+    library, device = x._library, x.device
+    made = _new_mx(library, device, x.shape, dtype=x.dtype, block=x.block, layout=layout, axes=axes,
+                   rounding=x.rounding, folded=x.folded, centred=False, cu=x._cu, cu_seqlens=x.cu_seqlens,
+                   seqused=x.seqused)  # fmt: skip
+    for axis, source in (("hdim", made.scale_hdim), ("seq", made.scale_seq)):
+        if source is None:
+            continue
+        code = abi.AXES[axis]
+        same = x._struct.scales[code].data is not None
+        from_axis = code if same else 1 - code
+        args = abi.make(abi.ScalesArgs)
+        args.backend, args.tags = backend_for(backend, device), x._struct.tags
+        args.from_axis, args.to_axis = from_axis, code
+        setattr(args, "from", x._struct.scales[from_axis])
+        args.to = made._struct.scales[code]
+        _sequences(args, x._cu, x._used, x.shape)
+        args.seqlen = x.shape[1] if len(x.shape) == 4 else x.shape[0]
+        args.heads, args.head_dim = (1 if len(x.shape) == 2 else x.shape[-2]), x.shape[-1]
+        _on_device(args, library, device)
+        convert = abi.lib.mxattn_scales_scatter if same else abi.lib.mxattn_scales_transform
+        abi.check(convert(_handle(context), c.addressof(args)))
+    done = _finished(made, library)
+    return MxTensor(
+        x.payload, done.scale_hdim, done.scale_seq, dtype=x.dtype, block=x.block, layout=layout, rounding=x.rounding,
+        folded=x.folded, centre=x.centre, cu_seqlens=x.cu_seqlens, seqused=x.seqused,
+    )  # fmt: skip
+
+
+def merge_states(
+    o_a: Any, lse_a: Any, o_b: Any, lse_b: Any, *, backend: Optional[str] = None, context: Optional[Context] = None
+) -> tuple:
+    """Merges attention over two disjoint sets of keys: LSE = ln(e^LSE_a + e^LSE_b), O the weighted mean.
+
+    Args:
+        o_a, o_b: (B, S, H, Dv) or (T, H, Dv); float32, float16 or bfloat16.
+        lse_a, lse_b: float32 (B, H, S) or (H, T); -inf where nothing was seen.
+
+    Returns: (O, LSE), O with o_a's dtype. Raises: MxattnError.
+    """
+    views = {n: arrays.view(a, n) for n, a in (("o_a", o_a), ("lse_a", lse_a), ("o_b", o_b), ("lse_b", lse_b))}
+    library, device = views["o_a"].library, views["o_a"].device
+    made = {"o": library.empty(views["o_a"].shape, views["o_a"].dtype, device)}
+    made["lse"] = library.empty(views["lse_a"].shape, "float32", device)
+    for name, array in made.items():
+        views[name] = library.view(array, name)
+    args = abi.make(abi.StatesMergeArgs)
+    args.backend, args.device = backend_for(backend, device), device[1]
+    kept = []
+    for name, found in views.items():
+        if found.device != device:
+            raise ArgumentError(f"{name} is on {found.device} and o_a on {device}")
+        kept.append(_struct(found, wide_tags(found, name), name))
+        setattr(args, name, c.addressof(kept[-1]))
+    if device[0] == "cuda":
+        args.stream = library.stream(device)
+    abi.check(abi.lib.mxattn_states_merge(_handle(context), c.addressof(args)))
+    return library.finish(made["o"]), library.finish(made["lse"])
+
+
+class Rope:
+    """Rotary embedding applied before quantization: float32 tables `cosine` and `sine` of (positions, dims / 2); pairs
+    are (d, d + dims/2), or (2d, 2d + 1) when `interleaved`; a token's position is its place in its sequence + offset."""
+
+    def __init__(self, cosine: Any, sine: Any, *, dims: int = 0, offset: int = 0, interleaved=False, inverse=False):
+        self._views = [arrays.view(cosine, "cosine"), arrays.view(sine, "sine")]
+        for found, name in zip(self._views, ("cosine", "sine")):
+            if found.dtype != "float32" or len(found.shape) != 2 or found.strides != arrays.contiguous(found.shape):
+                raise DtypeError(f"{name} is {found.dtype} {found.shape}; it must be contiguous float32 (positions, dims/2)")
+        if self._views[0].shape != self._views[1].shape:
+            raise ShapeError(f"cosine has shape {self._views[0].shape} and sine {self._views[1].shape}")
+        rows, half = self._views[0].shape
+        if dims and dims != 2 * half:
+            raise ShapeError(f"dims is {dims} and the tables have {half} columns; dims is twice that")
+        self._struct = abi.Rope(
+            self._views[0].data, self._views[1].data, rows, 2 * half, offset, int(interleaved), int(inverse)
+        )
+
+
+def _floats(x, length, device, name):
+    """A contiguous float32 vector of `length`, or None."""
+    if x is None:
+        return None
+    found = arrays.view(x, name)
+    if found.dtype != "float32" or found.shape != (length,) or (length > 1 and found.strides != (1,)):
+        raise DtypeError(f"{name} is {found.dtype} {found.shape}; it must be contiguous float32 ({length},)")
+    if found.device != device:
+        raise ArgumentError(f"{name} is on {found.device}; it must be on {device}")
+    return found
+
+
+def rmsnorm_quantize(
+    x: Any,
+    weight: Any = None,
+    eps: float = 1e-6,
+    *,
+    block: str = "square",
+    dtype: str = "e4m3",
+    rope: Optional[Rope] = None,
+    return_wide: bool = False,
+    return_rstd: bool = False,
+    round_to_bf16: bool = False,
+    rounding: str = "rceil",
+    layout: Optional[str] = None,
+    axes: Optional[tuple] = None,
+    folded: bool = False,
+    cu_seqlens: Any = None,
+    seqused: Any = None,
+    backend: Optional[str] = None,
+    context: Optional[Context] = None,
+) -> Any:
+    """y = x / sqrt(mean(x^2) + eps) * weight over the last dimension, rotated, in MXFP8.
+
+    Args:
+        x: (B, S, H, D), jagged (T, H, D), or (rows, hidden); float32, float16 or bfloat16.
+        weight: float32 (D,), or None for ones.
+        rope: rotation between norm and quantization.
+        return_wide: also return y unquantized, in x's dtype. return_rstd: also 1/sqrt(mean + eps), float32 (tokens, H).
+        round_to_bf16: quantize the bfloat16-rounded y.
+        The others: see quantize.
+
+    Returns: MxTensor, or a tuple (y, y_wide, rstd) of what was asked for.
+    Raises: UnsupportedError where the backend has no such kernel; MxattnError.
+    """
+    abi.named(abi.BLOCKS, block, "block")
+    found = arrays.view(x, "x")
+    library, device = found.library, found.device
+    cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
+    used = None if seqused is None else arrays.offsets(seqused, library, device, "seqused")
+    y = _new_mx(library, device, found.shape, dtype=dtype, block=block, layout=layout, axes=axes, rounding=rounding,
+                folded=folded, centred=False, cu=cu, cu_seqlens=cu_seqlens, seqused=seqused)  # fmt: skip
+    args = abi.make(abi.RmsnormQuantizeArgs)
+    args.backend = backend_for(backend, device)
+    gain = _floats(weight, found.shape[-1], device, "weight")
+    kept = [gain, _struct(found, wide_tags(found, "x"), "x")]
+    args.x, args.y, args.eps, args.round_to_bf16 = c.addressof(kept[-1]), y._address, eps, int(round_to_bf16)
+    args.weight = None if gain is None else gain.data
+    if rope is not None:
+        args.rope = rope._struct
+    answers = [y]
+    if return_wide:
+        wide = library.empty(found.shape, found.dtype, device)
+        its = library.view(wide)
+        kept.append(_struct(its, wide_tags(its, "y_wide"), "y_wide"))
+        args.y_wide = c.addressof(kept[-1])
+        answers.append(library.finish(wide))
+    if return_rstd:
+        tokens = 1
+        for size in found.shape[:-1] if len(found.shape) == 2 else found.shape[:-2]:
+            tokens *= size
+        rstd = library.empty((tokens, 1 if len(found.shape) == 2 else found.shape[-2]), "float32", device)
+        args.rstd = library.view(rstd).data
+        answers.append(library.finish(rstd))
+    _sequences(args, cu, used, found.shape)
+    _on_device(args, library, device)
+    abi.check(abi.lib.mxattn_rmsnorm_quantize(_handle(context), c.addressof(args)))
+    answers[0] = _finished(y, library)
+    return answers[0] if len(answers) == 1 else tuple(answers)
+
+
+def gemm_quantize(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    *,
+    activation: str = "none",
+    heads: Optional[int] = None,
+    rope: Optional[Rope] = None,
+    block: Optional[str] = "square",
+    dtype: str = "e4m3",
+    out_dtype: Optional[str] = None,
+    return_wide: bool = False,
+    rounding: str = "rceil",
+    layout: Optional[str] = None,
+    axes: Optional[tuple] = None,
+    folded: bool = False,
+    cu_seqlens: Any = None,
+    backend: Optional[str] = None,
+    context: Optional[Context] = None,
+) -> Any:
+    """C = activation(A B^T + bias), rotated, in MXFP8; float32 accumulation.
+
+    Args:
+        a: (M, K) and b: (N, K): MxTensor with E4M3 row or square blocks, or bfloat16.
+        bias: float32 (N,).
+        activation: "none", "relu", "gelu" (tanh form) or "silu".
+        heads: C is (M, heads, N // heads) instead of (M, N).
+        out_dtype: "bfloat16" or "float32" for a C that is not quantized.
+        return_wide: also return C as bfloat16.
+        The others: see quantize.
+
+    Returns: MxTensor or an array, with return_wide a pair.
+    Raises: UnsupportedError where the backend has no such kernel; MxattnError.
+    """
+    library = library_of(a, "a")
+    sides, kept = {}, []
+    for name, x in (("a", a), ("b", b)):
+        if type(x) is MxTensor:
+            sides[name] = (x._kept[0], x._address)
+        else:
+            found = arrays.view(x, name)
+            kept.append(_struct(found, wide_tags(found, name), name))
+            sides[name] = (found, c.addressof(kept[-1]))
+        if len(sides[name][0].shape) != 2:
+            raise ShapeError(f"{name} has shape {sides[name][0].shape}; it must be a matrix")
+    device = sides["a"][0].device
+    if sides["b"][0].device != device:
+        raise ArgumentError(f"b is on {sides['b'][0].device} and a on {device}")
+    rows, cols = sides["a"][0].shape[0], sides["b"][0].shape[0]
+    if heads is not None and (heads < 1 or cols % heads):
+        raise ShapeError(f"heads is {heads}; it must divide the {cols} rows of b")
+    shape = (rows, cols) if heads is None else (rows, heads, cols // heads)
+    cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
+    args = abi.make(abi.GemmQuantizeArgs)
+    args.backend, args.activation = backend_for(backend, device), abi.named(abi.ACTIVATIONS, activation, "activation")
+    args.a, args.b = sides["a"][1], sides["b"][1]
+    vector = _floats(bias, cols, device, "bias")
+    args.bias = None if vector is None else vector.data
+    if rope is not None:
+        args.rope = rope._struct
+
+    def wide_output(word, member):
+        array = library.empty(shape, word, device)
+        found = library.view(array)
+        kept.append(_struct(found, wide_tags(found, member), member))
+        setattr(args, member, c.addressof(kept[-1]))
+        return array
+
+    if out_dtype is None:
+        abi.named(abi.BLOCKS, block, "block")
+        made: Any = _new_mx(library, device, shape, dtype=dtype, block=block, layout=layout, axes=axes,
+                            rounding=rounding, folded=folded, centred=False, cu=cu, cu_seqlens=cu_seqlens,
+                            seqused=None)  # fmt: skip
+        args.c = made._address
+    else:
+        made = wide_output(out_dtype, "c")
+    wide = wide_output("bfloat16", "c_wide") if return_wide else None
+    _sequences(args, cu, None, (rows, 1, 1))
+    _on_device(args, library, device)
+    abi.check(abi.lib.mxattn_gemm_quantize(_handle(context), c.addressof(args)))
+    done = _finished(made, library) if out_dtype is None else library.finish(made)
+    return (done, library.finish(wide)) if return_wide else done
