@@ -22,7 +22,9 @@
 
 enum {
     COLUMNS = 384, /* of C at once: a multiple of 128, with 64 and 128 to a head whole heads */
+    /* WHY two ranges of columns to a task at least: each task decodes its rows of A anew. */
     TASKS_WANTED = 16,
+    PIECE_K = 128, /* of B decoded at once */
     ALIGNMENT = 256
 };
 
@@ -204,22 +206,26 @@ static char *panel_at(const gemm_job *job, int64_t part, int64_t column)
            (part * job->size.panels + column / job->kernel->panel) * job->size.panel_bytes;
 }
 
-/* 32 columns of one part. */
+/* 32 columns of one part, by pieces whose values fit the first cache. */
 static void load_b(void *arg, int64_t task, int32_t worker)
 {
     const gemm_job *job = arg;
     const mxa_gemm_call *call = job->call;
     const int64_t part = task % job->size.parts, n = task / job->size.parts * MXA_BLOCK;
-    const int64_t k = part * MXA_GEMM_K, length = part_length(job, part);
-    const int64_t padded = mxa_round_up(length, MXA_BLOCK), count = smaller(call->n - n, MXA_BLOCK);
+    const int64_t count = smaller(call->n - n, MXA_BLOCK), end = part_length(job, part);
+    const int64_t step_bytes = job->kernel->panel * (int64_t)sizeof(float) / job->kernel->depth;
     float *values = (void *)scratch_of(job, worker);
-    char *panel = panel_at(job, part, n);
-    if (call->transpose_b) {
-        mxa_gemm_load(&job->b, k, length, padded, n, count, MXA_BLOCK, values, MXA_BLOCK);
-        job->kernel->pack_b_columns(values, MXA_BLOCK, padded, panel, job->size.panel_bytes);
-    } else {
-        mxa_gemm_load(&job->b, n, count, MXA_BLOCK, k, length, padded, values, MXA_GEMM_STRIDE);
-        job->kernel->pack_b(values, padded, panel, job->size.panel_bytes);
+    for (int64_t at = 0; at < end; at += PIECE_K) {
+        const int64_t k = part * MXA_GEMM_K + at, length = smaller(PIECE_K, end - at);
+        const int64_t padded = mxa_round_up(length, MXA_BLOCK);
+        char *panel = panel_at(job, part, n) + at * step_bytes;
+        if (call->transpose_b) {
+            mxa_gemm_load(&job->b, k, length, padded, n, count, MXA_BLOCK, values, MXA_BLOCK);
+            job->kernel->pack_b_columns(values, MXA_BLOCK, padded, panel, job->size.panel_bytes);
+        } else {
+            mxa_gemm_load(&job->b, n, count, MXA_BLOCK, k, length, padded, values, MXA_GEMM_STRIDE);
+            job->kernel->pack_b(values, padded, panel, job->size.panel_bytes);
+        }
     }
 }
 
@@ -241,9 +247,10 @@ static void load_a(const gemm_job *job, const gemm_task *task)
         } else {
             /* Rows beyond the last are multiplied too, and their sums ignored: up to a tile. */
             const int64_t tiled = smaller(mxa_round_up(rows, 24), MXA_GEMM_ROWS);
-            mxa_gemm_load(&job->a, row, rows, tiled, k, length, padded, task->values,
-                          MXA_GEMM_STRIDE);
-            job->kernel->pack_a(task->values, tiled, padded, units);
+            float *values = job->kernel->depth == 1 ? (float *)(void *)units : task->values;
+            mxa_gemm_load(&job->a, row, rows, tiled, k, length, padded, values, MXA_GEMM_STRIDE);
+            if (job->kernel->depth > 1)
+                job->kernel->pack_a(values, tiled, padded, units);
         }
     }
 }
@@ -416,7 +423,7 @@ mxattn_status mxa_cpu_gemm_quantize(const mxattn_context *context, const mxa_gem
     mxa_parallel_for(context, (call->n + MXA_BLOCK - 1) / MXA_BLOCK * job.size.parts, load_b, &job);
     job.column_groups =
         job.group_count ? (TASKS_WANTED + job.group_count - 1) / job.group_count : 1;
-    job.column_groups = smaller(job.column_groups, ranges);
+    job.column_groups = smaller(job.column_groups, ranges > 1 ? ranges / 2 : 1);
     mxa_parallel_for(context, job.group_count * job.column_groups, run_task, &job);
     return MXATTN_OK;
 }

@@ -25,7 +25,8 @@ typedef struct mxa_gemm_kernel {
     const char *isa;
     int32_t depth; /* elements of a unit */
     int32_t panel; /* columns of a panel of B; divides 32 */
-    /* values: FP32 with rows MXA_GEMM_STRIDE apart. A part of A, MXA_GEMM_ROWS rows at most. */
+    /* values: FP32 with rows MXA_GEMM_STRIDE apart. A part of A, MXA_GEMM_ROWS rows at most; with a
+     * depth of 1 values are units already. */
     void (*pack_a)(const float *values, int64_t rows, int64_t k, void *units);
     /* 32 rows (of N) by k values to 32 columns of panels, `panel_bytes` apart. */
     void (*pack_b)(const float *values, int64_t k, char *units, int64_t panel_bytes);

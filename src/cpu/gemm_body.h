@@ -73,9 +73,14 @@ static void multiply(const void *a, int a_columns, const void *panel, int64_t k,
                      float *c, int64_t c_row, int keep)
 {
     const int64_t units = k / UNIT_DEPTH;
+    const int64_t ahead = (units * PANEL * (int64_t)sizeof(unit) + rows - 1) / rows * GEMM_M;
     const unit *at = a;
+    const char *next = (const char *)panel + MXA_GEMM_K / UNIT_DEPTH * PANEL * sizeof(unit);
 
     for (int64_t i = 0; i < rows; i += GEMM_M) {
+        for (int64_t line = 0; line < ahead; line += 64) /* a share of the next panel */
+            __builtin_prefetch(next + line);
+        next += ahead;
         if (a_columns)
             tile_of_columns(at + i, panel, units, c + i * c_row, c_row, keep);
         else
@@ -99,8 +104,11 @@ VEC_INLINE void pack_lanes(const float *values, int64_t k, unit *out)
         vec tile[VEC_LANES];
 
         for (int l = 0; l < VEC_LANES; l++) {
-            unit_store(joined, unit_along(values + l * MXA_GEMM_STRIDE + e));
-            tile[l] = vec_load((const float *)(const void *)joined);
+            const float *row = values + l * MXA_GEMM_STRIDE + e;
+
+            if (UNIT_DEPTH > 1)
+                unit_store(joined, unit_along(row));
+            tile[l] = vec_load(UNIT_DEPTH > 1 ? (const float *)(const void *)joined : row);
         }
         vec_transpose(tile);
         for (int l = 0; l < VEC_LANES; l++)

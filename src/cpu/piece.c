@@ -77,6 +77,10 @@ void mxa_load_piece(mxa_dequantize_kernel dequantize, const mxa_row_kernels *row
         .dtype = tensor->tags.dtype,
         .wide_dtype = MXATTN_F32,
     };
+    /* Rows lie apart, which the machine's own prefetching does not foresee. */
+    for (int64_t t = 0; t < piece->used; t++)
+        for (int64_t d = 0; d < piece->dims; d += 64)
+            __builtin_prefetch(strip.payload + t * strip.payload_stride + d);
     dequantize(&strip);
 }
 
