@@ -214,6 +214,52 @@ static mxattn_status take_sink(const run *r, mxa_attention_call *call)
     return mxa_check_array("sink", args->sink, sizeof(float), r->problem->has_sink);
 }
 
+/* O once more, wide, where the plan's is MXFP8. */
+static mxattn_status take_o_wide(const run *r, const mxa_attention_call *call, int written,
+                                 mxattn_tensor *out)
+{
+    const mxattn_attention_problem *p = r->problem;
+    if (!r->args->o_wide)
+        return MXATTN_OK;
+    if (!mxa_dtype_is_fp8(p->o.dtype))
+        return mxa_fail(MXATTN_ARGUMENT,
+                        "o_wide is set and the plan's o is %s; only an MXFP8 o has it beside",
+                        mxa_dtype_name(p->o.dtype));
+    if (r->plan->backend->on_device)
+        return mxa_fail(MXATTN_UNSUPPORTED, "o_wide is set; backend %s does not write it",
+                        r->plan->backend->name);
+    mxa_operand_rule rule = {.name = "o_wide",
+                             .letters = r->jagged ? "(T, heads, dim)" : "(B, S, heads, dim)",
+                             .ndim = r->jagged ? 3 : 4,
+                             .shape = {r->batch, r->tokens_q, p->heads, p->head_dim_v},
+                             .wide = 1,
+                             .written = written};
+    if (r->jagged)
+        memmove(rule.shape, rule.shape + 1, 3 * sizeof rule.shape[0]);
+    mxattn_status status = mxa_take_operand(&rule, r->args->o_wide, out);
+    if (!status && written)
+        status = mxa_check_apart("o_wide", out, "o", &call->o);
+    return status;
+}
+
+/* A rotation of dq or dk. */
+static mxattn_status take_turn(const run *r, const char *name, const mxattn_rope *user,
+                               const mxa_batch *batch, const mxattn_tags *gradient,
+                               mxattn_rope *rope)
+{
+    if (!user)
+        return MXATTN_OK;
+    if (r->plan->backend->on_device)
+        return mxa_fail(MXATTN_UNSUPPORTED, "%s is set; backend %s does not rotate", name,
+                        r->plan->backend->name);
+    if (gradient->dtype != MXATTN_F32 && !mxa_dtype_is_fp8(gradient->dtype))
+        return mxa_fail(MXATTN_DTYPE, "%s is set and its gradient is %s; it must be f32 or MXFP8",
+                        name, mxa_dtype_name(gradient->dtype));
+    mxattn_status status = mxa_take_rope(user, r->problem->head_dim, batch, name, rope);
+    rope->inverse = !rope->inverse;
+    return status;
+}
+
 static mxattn_status take_forward(const run *r, mxa_attention_call *call)
 {
     const mxattn_attention_problem *p = r->problem;
@@ -221,9 +267,13 @@ static mxattn_status take_forward(const run *r, mxa_attention_call *call)
     mxattn_status status = take(r, call, "o", a->o, &p->o, 0, p->heads, p->head_dim_v, 1, &call->o);
     if (!status)
         status = take_rows(r, "lse", a->lse, 1, &call->lse);
-    if (!status && r->plan->info.saved_bytes > 0 && mxa_dtype_is_fp8(p->o.dtype) && !call->saved)
+    if (!status)
+        status = take_o_wide(r, call, 1, &call->o_wide);
+    if (!status && r->plan->info.saved_bytes > 0 && mxa_dtype_is_fp8(p->o.dtype) && !call->saved &&
+        !call->o_wide.ndim)
         status = mxa_fail(MXATTN_WORKSPACE,
-                          "saved is NULL; a training forward whose o is %s needs it for backward",
+                          "saved is NULL and so is o_wide; a training forward whose o is %s needs "
+                          "one of them for backward",
                           mxa_dtype_name(p->o.dtype));
     return status;
 }
@@ -233,12 +283,16 @@ static mxattn_status take_backward(const run *r, mxa_attention_call *call)
     const mxattn_attention_problem *p = r->problem;
     const mxattn_attention_args *a = r->args;
     mxattn_status status = MXATTN_OK;
-    if (!call->saved && mxa_dtype_is_fp8(p->o.dtype))
-        return mxa_fail(MXATTN_WORKSPACE, "saved is NULL; backward with an o of %s needs it",
-                        mxa_dtype_name(p->o.dtype));
+    if (!call->saved && !a->o_wide && mxa_dtype_is_fp8(p->o.dtype))
+        return mxa_fail(
+            MXATTN_WORKSPACE,
+            "saved is NULL and so is o_wide; backward with an o of %s needs one of them",
+            mxa_dtype_name(p->o.dtype));
     if (!call->saved && !a->lse)
         return mxa_fail(MXATTN_ARGUMENT, "lse is NULL; backward without saved needs it");
-    if (!call->saved || a->o)
+    if (a->o_wide && !call->saved)
+        status = take_o_wide(r, call, 0, &call->o);
+    else if (!call->saved || a->o)
         status = take(r, call, "o", a->o, &p->o, 0, p->heads, p->head_dim_v, 0, &call->o);
     if (!status)
         status = take_rows(r, "lse", a->lse, 0, &call->lse);
@@ -253,6 +307,10 @@ static mxattn_status take_backward(const run *r, mxa_attention_call *call)
         status = take(r, call, "dk", a->dk, &p->dk, 1, p->kv_heads, p->head_dim, 1, &call->dk);
     if (!status)
         status = take(r, call, "dv", a->dv, &p->dv, 1, p->kv_heads, p->head_dim_v, 1, &call->dv);
+    if (!status)
+        status = take_turn(r, "rope_q", a->rope_q, &call->batch_q, &p->dq, &call->rope_q);
+    if (!status)
+        status = take_turn(r, "rope_k", a->rope_k, &call->batch_k, &p->dk, &call->rope_k);
     if (!status)
         status = mxa_check_array("dsink", a->dsink, sizeof(float), 0);
     call->dsink = a->dsink;

@@ -10,6 +10,7 @@
 #include "cpu/operand_quantize.h"
 #include "cpu/operations.h"
 #include "cpu/range.h"
+#include "cpu/rows_tensor.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
 
@@ -487,6 +488,8 @@ mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_atte
     }
     if (call->dsink)
         sum_dsink(&job);
+    mxa_cpu_rotate_tensor(plan->context, &job.dq, &call->batch_q, &call->rope_q);
+    mxa_cpu_rotate_tensor(plan->context, &job.dk, &call->batch_k, &call->rope_k);
     status = finish_output(plan->context, &job.dq, &call->dq, &call->batch_q);
     if (!status)
         status = finish_output(plan->context, &job.dk, &call->dk, &call->batch_k);

@@ -9,6 +9,7 @@
 #include "cpu/operand_quantize.h"
 #include "cpu/operations.h"
 #include "cpu/range.h"
+#include "cpu/rows_tensor.h"
 #include "mx/element.h"
 
 #include <math.h>
@@ -141,9 +142,7 @@ static layout layout_of(const mxattn_plan *plan)
     l.q = take(&l.bytes, mxa_operand_quantized_bytes(&p->q, p->batch, &q));
     l.k = take(&l.bytes, mxa_operand_quantized_bytes(&p->k, p->batch, &k));
     l.v = take(&l.bytes, mxa_operand_quantized_bytes(value_tags(p), p->batch, &v));
-    l.o_wide =
-        take(&l.bytes,
-             o_is_fp8(p) && p->mode == MXATTN_INFERENCE ? o_elements * (int64_t)sizeof(float) : 0);
+    l.o_wide = take(&l.bytes, o_is_fp8(p) ? o_elements * (int64_t)sizeof(float) : 0);
     l.unusual = take(&l.bytes, p->batch);
     l.scratch =
         take(&l.bytes, (scratch > exact ? scratch : exact) * mxa_parallel_workers(plan->context));
@@ -283,7 +282,7 @@ static void clear_unused(const mxa_forward_job *job)
 }
 
 /* An FP8 O is quantized when it is whole: its blocks span rows of several tiles. */
-static mxattn_status quantize_o(const mxa_forward_job *job, const mxattn_context *context)
+static mxattn_status finish_o(const mxa_forward_job *job, const mxattn_context *context)
 {
     const mxattn_tensor *o = &job->call->o;
     mxa_quantize_call call = {.wide = *o, .quantized = *o, .batch = job->call->batch_q};
@@ -293,6 +292,8 @@ static mxattn_status quantize_o(const mxa_forward_job *job, const mxattn_context
     call.wide.stride[2] = o->shape[3];
     call.wide.stride[1] = o->shape[2] * o->shape[3];
     call.wide.stride[0] = call.batch.cu_seqlens ? 0 : o->shape[1] * call.wide.stride[1];
+    if (job->call->o_wide.ndim)
+        mxa_cpu_narrow_tensor(context, &call.wide, &job->call->o_wide);
     return mxa_cpu_quantize(context, &call);
 }
 
@@ -413,5 +414,5 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
         job.pass = 1;
         run_tiles(plan, &job, kernel_of(plan, 1), (void *)(workspace + l.first_tile));
     }
-    return o_is_fp8(&plan->problem) ? quantize_o(&job, plan->context) : MXATTN_OK;
+    return o_is_fp8(&plan->problem) ? finish_o(&job, plan->context) : MXATTN_OK;
 }

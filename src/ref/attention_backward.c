@@ -17,6 +17,7 @@
 #include "mx/e8m0.h"
 #include "mx/element.h"
 #include "mx/tensor.h"
+#include "ref/fused.h"
 #include "ref/ref.h"
 
 #include <math.h>
@@ -411,6 +412,7 @@ static void grads(const backward_run *run, const backward_space *space, const ba
     grads_of_keys(run, space, strip);
     for (int64_t r = 0; r < strip->rows; r++) {
         grads_of_query(run, space, strip, r);
+        mxa_ref_rotate_f64(&run->call->rope_q, strip->i0 + r, space->dq);
         mxa_ref_output_row(&run->dq, &run->sequences_q[strip->b], strip->i0 + r, strip->head,
                            space->dq);
     }
@@ -425,6 +427,7 @@ static void finish(const backward_run *run, const backward_space *space, int64_t
         double *dk = space->dk + j * d;
         for (int64_t c = 0; c < d; c++)
             dk[c] *= problem->softmax_scale;
+        mxa_ref_rotate_f64(&run->call->rope_k, j, dk);
         mxa_ref_output_row(&run->dk, seq, j, kv_head, dk);
         mxa_ref_output_row(&run->dv, seq, j, kv_head, space->dv + j * dv);
     }

@@ -173,6 +173,8 @@ static void finish(const forward_run *run, const forward_space *space, int64_t b
     const int64_t dv = problem->head_dim_v;
 
     mxa_ref_output_row(&run->o, seq, row->i, head, space->o);
+    if (run->call->o_wide.ndim)
+        mxa_ref_output_row(&run->call->o_wide, seq, row->i, head, space->o);
     if (run->call->lse.ndim)
         *mxa_ref_row_value(&run->call->lse, seq, head, row->i) = (float)row->lse;
     if (run->saved.o) {
@@ -250,6 +252,8 @@ mxattn_status mxa_ref_attention_forward(const mxattn_plan *plan, const mxa_atten
     run.workers = mxa_ref_workers(plan, problem->batch * problem->heads);
 
     mxa_ref_output_clear(&run.o);
+    if (call->o_wide.ndim)
+        mxa_ref_output_clear(&call->o_wide);
     if (call->lse.ndim)
         clear_lse(&call->lse);
     mxa_ref_parallel(plan->context, run.workers, forward_worker, &run);
