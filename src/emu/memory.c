@@ -214,6 +214,37 @@ void mxa_emu_store_shared(uint32_t at, const void *from, uint32_t bytes)
     }
 }
 
+/* stmatrix: what a lane brings, and the row it is to store. */
+typedef struct matrix_lane {
+    uint32_t v[4];
+    uint16_t row[8];
+} matrix_lane;
+
+/* Unit j of row r, transposed, is row j, column r of the matrix: lane 4*j + r/2 has it. */
+static void turn_matrices(mxa_emu_meeting *meeting)
+{
+    for (int i = 0; i < MXA_EMU_LANES; i++) {
+        matrix_lane *to = meeting->lane[i];
+        const int r = i % 8;
+        for (int j = 0; j < 8; j++) {
+            const matrix_lane *from = meeting->lane[4 * j + r / 2];
+            to->row[j] = (uint16_t)(from->v[i / 8] >> (16 * (r & 1)));
+        }
+    }
+}
+
+void mxa_emu_store_matrices(uint32_t at, const uint32_t *v)
+{
+    const mxa_emu_site site = MXA_EMU_SITE();
+    matrix_lane lane;
+    memcpy(lane.v, v, sizeof lane.v);
+    mxa_emu_meet_warp("stmatrix", turn_matrices, 0, &lane, site);
+    unsigned char *to = own_shared(at, sizeof lane.row, 1, site);
+    if (to) {
+        memcpy(to, lane.row, sizeof lane.row);
+    }
+}
+
 /* Atomics of one word do not race with one another: they take turns, and each sees the last. */
 uint32_t mxa_emu_add_shared(uint32_t at, uint32_t x)
 {

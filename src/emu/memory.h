@@ -17,6 +17,8 @@ MXA_EMU_ENTRY void mxa_emu_store_global(uint64_t at, const void *from, uint32_t 
 MXA_EMU_ENTRY void mxa_emu_load_shared(void *to, uint32_t at, uint32_t bytes);
 MXA_EMU_ENTRY void mxa_emu_store_shared(uint32_t at, const void *from, uint32_t bytes);
 MXA_EMU_ENTRY uint32_t mxa_emu_add_shared(uint32_t at, uint32_t x);
+/* stmatrix.x4.trans: registers 0..3 of this lane. */
+MXA_EMU_ENTRY void mxa_emu_store_matrices(uint32_t at, const uint32_t *v);
 /* The word that was there; operation: MXA_EMU_ATOMIC_. */
 enum { MXA_EMU_ATOMIC_ADD, MXA_EMU_ATOMIC_MAX, MXA_EMU_ATOMIC_ADD_F32 };
 MXA_EMU_ENTRY uint32_t mxa_emu_atomic_global(int operation, uint64_t at, uint32_t x);
@@ -98,6 +100,22 @@ MXA_DEVICE uint32_t dev_fetch_add_global_u32(uint64_t at, uint32_t x)
 MXA_DEVICE uint32_t dev_fetch_add_shared_u32(uint32_t at, uint32_t x)
 {
     return mxa_emu_add_shared(at, x);
+}
+
+/* Polled by kernels: others run in between. */
+MXA_DEVICE uint32_t dev_load_acquire_global_u32(uint64_t at)
+{
+    return mxa_emu_atomic_global(MXA_EMU_ATOMIC_ADD, at, 0);
+}
+
+MXA_DEVICE void dev_add_release_global_u32(uint64_t at, uint32_t x)
+{
+    (void)mxa_emu_atomic_global(MXA_EMU_ATOMIC_ADD, at, x);
+}
+
+MXA_DEVICE void dev_store_matrix_x4_transposed(uint32_t at, const uint32_t *v)
+{
+    mxa_emu_store_matrices(at, v);
 }
 
 #endif

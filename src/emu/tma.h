@@ -95,4 +95,9 @@ MXA_DEVICE void fence_async_shared(void)
     mxa_emu_fence_async_shared();
 }
 
+/* Global memory has no shadow: there is nothing to publish. */
+MXA_DEVICE void fence_async_global(void)
+{
+}
+
 #endif
