@@ -13,14 +13,16 @@
 /* A tensor of shape (B, S, H, D), (T, H, D) or (rows, cols), like `like`; NULL like: any. */
 static mxattn_status take_payload(const char *name, const mxattn_tensor *user,
                                   const mxattn_tensor *like, int written, const mxa_batch *batch,
-                                  const mxa_scale_extent *extent, mxattn_tensor *out)
+                                  const mxa_scale_extent *extent, mxa_sight sight,
+                                  mxattn_tensor *out)
 {
     mxa_tensor_rule rule = {.name = name,
                             .letters = "the shape of the other tensor",
                             .ndim = like->ndim,
                             .written = written,
                             .batch = batch,
-                            .extent = extent};
+                            .extent = extent,
+                            .sight = sight};
     memcpy(rule.shape, like->shape, sizeof rule.shape);
     mxattn_status status = mxa_tensor_read(user, name, 2, 4, out);
     if (!status)
@@ -79,10 +81,17 @@ static mxattn_status read_pair(const mxattn_quantize_args *args, mxattn_tensor *
     return status;
 }
 
+/* What the host can see of a batch taken from args on this backend. */
+static mxa_sight sight_of(const mxa_taken_batch *taken, const mxa_backend *backend)
+{
+    return taken->unseen ? MXA_SEES_NOTHING : backend->on_device ? MXA_SEES_LENGTHS : MXA_SEES_ALL;
+}
+
 static mxattn_status take_quantize(const mxattn_quantize_args *args, int quantizing,
-                                   mxa_quantize_call *call)
+                                   const mxa_backend *backend, mxa_quantize_call *call)
 {
     mxattn_tensor quantized, wide;
+    mxa_taken_batch taken;
     memset(call, 0, sizeof *call);
     mxattn_status status = read_pair(args, &quantized, &wide);
     if (status)
@@ -91,15 +100,18 @@ static mxattn_status take_quantize(const mxattn_quantize_args *args, int quantiz
     if (!jagged && quantized.shape[0] > MXA_MAX_COUNT)
         return mxa_fail(MXATTN_SHAPE, "quantized.shape[0] is %lld; it must be 0 to %lld",
                         (long long)quantized.shape[0], (long long)MXA_MAX_COUNT);
-    status = mxa_take_sequences(&args->sequences, jagged, jagged ? 1 : quantized.shape[0],
-                                quantized.shape[jagged ? 0 : 1], &call->batch);
+    status =
+        mxa_take_sequences_of(backend, &args->sequences, jagged, jagged ? 1 : quantized.shape[0],
+                              quantized.shape[jagged ? 0 : 1], &taken);
     if (status)
         return status;
-    const mxa_scale_extent extent = mxa_scales_extent(&call->batch, 0, 0);
-    status = take_payload("quantized", args->quantized, &quantized, quantizing, &call->batch,
-                          &extent, &call->quantized);
+    call->batch = taken.batch;
+    const mxa_scale_extent extent = mxa_scales_extent(&taken.seen, 0, 0);
+    status = take_payload("quantized", args->quantized, &quantized, quantizing, &taken.seen,
+                          &extent, sight_of(&taken, backend), &call->quantized);
     if (!status)
-        status = take_payload("wide", args->wide, &quantized, !quantizing, NULL, NULL, &call->wide);
+        status = take_payload("wide", args->wide, &quantized, !quantizing, NULL, NULL, MXA_SEES_ALL,
+                              &call->wide);
     if (!status && args->transposed && !quantizing)
         status = mxa_fail(MXATTN_ARGUMENT, "transposed is set; only quantize writes it");
     if (!status && args->transposed)
@@ -121,16 +133,17 @@ static mxattn_status begin_quantize(const mxattn_quantize_args *user, int quanti
     if (!status)
         status = mxa_backend_take(args.backend, args.device, backend);
     if (!status)
-        status = take_quantize(&args, quantizing, call);
+        status = take_quantize(&args, quantizing, *backend, call);
     if (!status)
         call->device += (*backend)->first_device;
     return status;
 }
 
-static void clear_device_status(uint32_t *device_status)
+/* On the host everything was checked; a device's word is for its kernels to write. */
+static void clear_device_status(const mxa_backend *backend, uint32_t *device_status)
 {
-    if (device_status)
-        *device_status = 0; /* this build computes on the host, where everything was checked */
+    if (device_status && !backend->on_device)
+        *device_status = 0;
 }
 
 /* Tokens that the call touches: with none there is nothing to do. */
@@ -149,8 +162,8 @@ mxattn_status mxattn_quantize(const mxattn_context *context, const mxattn_quanti
         return status;
     if (!backend->quantize)
         return mxa_backend_lacks(backend, "quantize");
-    clear_device_status(call.device_status);
-    if (is_empty(&call.quantized))
+    clear_device_status(backend, call.device_status);
+    if (is_empty(&call.quantized) && !backend->on_device)
         return MXATTN_OK;
     return backend->quantize(mxa_context_or_default(context), &call);
 }
@@ -164,8 +177,8 @@ mxattn_status mxattn_dequantize(const mxattn_context *context, const mxattn_quan
         return status;
     if (!backend->dequantize)
         return mxa_backend_lacks(backend, "dequantize");
-    clear_device_status(call.device_status);
-    if (is_empty(&call.quantized))
+    clear_device_status(backend, call.device_status);
+    if (is_empty(&call.quantized) && !backend->on_device)
         return MXATTN_OK;
     return backend->dequantize(mxa_context_or_default(context), &call);
 }
@@ -248,26 +261,30 @@ mxattn_status mxattn_scales_bytes(const mxattn_tags *tags, mxattn_axis axis,
         return status;
     const mxa_scale_extent extent = mxa_scales_extent(&whole, heads, head_dim);
     mxattn_scales scales = {.layout = layout};
-    status = mxa_scales_take("scales", tags, axis, &whole, &extent, 0, &scales);
+    status = mxa_scales_take("scales", tags, axis, &whole, &extent, MXA_SEES_ALL, 0, &scales);
     if (!status)
         *bytes = mxa_scales_size(axis, layout, &extent);
     return status;
 }
 
 static mxattn_status take_scale_array(const char *name, const mxa_scales_call *call,
-                                      mxattn_axis axis, const mxa_scale_extent *extent, int written,
-                                      mxattn_scales *scales)
+                                      mxattn_axis axis, const mxa_taken_batch *taken,
+                                      mxa_sight sight, int written, mxattn_scales *scales)
 {
+    const mxa_scale_extent whole = mxa_scales_extent(&taken->seen, call->heads, call->head_dim);
+    const mxa_scale_extent *extent = &whole;
     const int empty = extent->tokens == 0 || extent->heads == 0 || extent->head_dim == 0;
     mxattn_status status = mxa_check_array(name, scales->data, 1, !empty);
     if (!status)
-        status = mxa_scales_take(name, &call->tags, axis, &call->batch, extent, written, scales);
+        status =
+            mxa_scales_take(name, &call->tags, axis, &taken->seen, extent, sight, written, scales);
     return status;
 }
 
 static mxattn_status take_scales(const mxattn_scales_args *args, int transform,
-                                 mxa_scales_call *call)
+                                 const mxa_backend *backend, mxa_scales_call *call)
 {
+    mxa_taken_batch taken = {.unseen = 0};
     const int jagged = args->sequences.cu_seqlens != NULL;
     *call = (mxa_scales_call){.tags = args->tags,
                               .from_axis = args->from_axis,
@@ -288,8 +305,9 @@ static mxattn_status take_scales(const mxattn_scales_args *args, int transform,
         status = check_scale_sizes(jagged ? 1 : args->sequences.batch, args->seqlen, args->heads,
                                    args->head_dim);
     if (!status)
-        status = mxa_take_sequences(&args->sequences, jagged, args->sequences.batch, args->seqlen,
-                                    &call->batch);
+        status = mxa_take_sequences_of(backend, &args->sequences, jagged, args->sequences.batch,
+                                       args->seqlen, &taken);
+    call->batch = taken.batch;
     if (status)
         return status;
     if (transform && args->from_axis == args->to_axis)
@@ -309,11 +327,11 @@ static mxattn_status take_scales(const mxattn_scales_args *args, int transform,
                         mxa_block_name(args->tags.block));
     if (!transform && args->from.layout == MXATTN_TILED)
         return mxa_fail(MXATTN_LAYOUT, "from.layout is tiled; a scatter reads linear or compact");
-    const mxa_scale_extent extent = mxa_scales_extent(&call->batch, args->heads, args->head_dim);
-    call->tokens = extent.tokens;
-    status = take_scale_array("from", call, args->from_axis, &extent, 0, &call->from);
+    const mxa_sight sight = sight_of(&taken, backend);
+    call->tokens = taken.unseen ? args->seqlen : mxa_scales_extent(&taken.seen, 0, 0).tokens;
+    status = take_scale_array("from", call, args->from_axis, &taken, sight, 0, &call->from);
     if (!status)
-        status = take_scale_array("to", call, args->to_axis, &extent, 1, &call->to);
+        status = take_scale_array("to", call, args->to_axis, &taken, sight, 1, &call->to);
     return status;
 }
 
@@ -328,7 +346,7 @@ static mxattn_status move_scales(const mxattn_context *context, const mxattn_sca
     if (!status)
         status = mxa_backend_take(args.backend, args.device, &backend);
     if (!status)
-        status = take_scales(&args, transform, &call);
+        status = take_scales(&args, transform, backend, &call);
     if (status)
         return status;
     call.device += backend->first_device;
@@ -336,8 +354,9 @@ static mxattn_status move_scales(const mxattn_context *context, const mxattn_sca
         transform ? backend->scales_transform : backend->scales_scatter;
     if (!operation)
         return mxa_backend_lacks(backend, transform ? "scales_transform" : "scales_scatter");
-    clear_device_status(call.device_status);
-    if (call.tokens == 0 || call.heads == 0 || call.head_dim == 0)
+    clear_device_status(backend, call.device_status);
+    const int empty = call.tokens == 0 || call.heads == 0 || call.head_dim == 0;
+    if (empty && !backend->on_device)
         return MXATTN_OK;
     return operation(mxa_context_or_default(context), &call);
 }

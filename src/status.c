@@ -77,16 +77,21 @@ mxattn_status mxattn_device_status_check(uint32_t word)
         [MXA_FAULT_CU_TOTAL] = "lies past the tensor's last token",
         [MXA_FAULT_CU_LENGTH] = "makes a sequence longer than the plan's max_seqlen",
         [MXA_FAULT_SEQUSED] = "lies outside [0, length of its sequence]",
+        [MXA_FAULT_CU_SCALE] =
+            "or the entry after it is no multiple of 128, or leaves its sequence "
+            "too little room",
     };
     if (word == 0)
         return MXATTN_OK;
-    const uint32_t fault = word & 0x7f;
-    const char side = word & MXA_FAULT_SIDE_K ? 'k' : 'q';
-    if (fault < MXA_FAULT_CU_START || fault > MXA_FAULT_SEQUSED)
+    const uint32_t fault = word & 0x3f;
+    const char *side = word & MXA_FAULT_PLAIN ? "" : word & MXA_FAULT_SIDE_K ? "_k" : "_q";
+    if (fault < MXA_FAULT_CU_START || fault > MXA_FAULT_CU_SCALE)
         return mxa_fail(MXATTN_ARGUMENT, "device status word is 0x%08x; no call writes that", word);
     /* An offset is named by its own place: sequence b ends at entry b + 1. */
     const int offset = fault >= MXA_FAULT_CU_ORDER && fault <= MXA_FAULT_CU_LENGTH;
-    return mxa_fail(MXATTN_CU_SEQLENS, "%s_%c[%u] %s",
-                    fault == MXA_FAULT_SEQUSED ? "seqused" : "cu_seqlens", side,
-                    (word >> 8) + (uint32_t)offset, reasons[fault]);
+    const char *array = fault == MXA_FAULT_SEQUSED    ? "seqused"
+                        : fault == MXA_FAULT_CU_SCALE ? "cu_scale"
+                                                      : "cu_seqlens";
+    return mxa_fail(MXATTN_CU_SEQLENS, "%s%s[%u] %s", array, side, (word >> 8) + (uint32_t)offset,
+                    reasons[fault]);
 }

@@ -18,14 +18,18 @@
  * ...); Every sentence names the argument, its value and the rule. */
 mxattn_status mxa_fail(mxattn_status status, const char *format, ...) MXA_PRINTF(2, 3);
 
-/* A device status word: bits 0..6 a fault, bit 7 set when it is on the side of k, bits 8..31 the
- * number of the sequence (at most 0xffffff). 0: no fault. */
+/* A device status word: bits 0..5 a fault, bit 6 set when the call has one side only, bit 7 when
+ * the fault is on the side of k, bits 8..31 the number of the sequence (at most 0xffffff). 0: no
+ * fault.
+ */
 enum {
     MXA_FAULT_CU_START = 1,  /* cu_seqlens[0] is not 0 */
     MXA_FAULT_CU_ORDER = 2,  /* a negative length */
     MXA_FAULT_CU_TOTAL = 3,  /* ends past the tensor */
     MXA_FAULT_CU_LENGTH = 4, /* longer than max_seqlen */
     MXA_FAULT_SEQUSED = 5,   /* seqused outside [0, length] */
+    MXA_FAULT_CU_SCALE = 6,  /* cu_scale not multiples of 128, or no room for a sequence */
+    MXA_FAULT_PLAIN = 0x40,  /* of a call whose sequences have no side */
     MXA_FAULT_SIDE_K = 0x80
 };
 

@@ -38,11 +38,28 @@ const char *mxa_block_name(mxattn_block block);
 mxattn_status mxa_check_batch(const mxa_batch *batch, int64_t total, int64_t max_seqlen,
                               const char *side);
 
-/* mxattn_sequences with the batch of a tensor: dense (B, S), or T tokens when seqlen < 0. */
+/* A batch, and what the host can see of it: where the lengths lie on a device and the caller gave
+ * no host copy, `seen` is one sequence of all tokens, and `unseen` says so. */
+typedef struct mxa_taken_batch {
+    mxa_batch batch, seen;
+    int unseen;
+} mxa_taken_batch;
+
+/* mxattn_sequences with the batch of a tensor: dense_batch x tokens, or, jagged, `tokens` in all.
+ */
 mxattn_status mxa_take_sequences(const mxattn_sequences *sequences, int jagged, int64_t dense_batch,
                                  int64_t tokens, mxa_batch *batch);
 
+/* The same for a backend whose memory may be a device's. */
+mxattn_status mxa_take_sequences_of(const mxa_backend *backend, const mxattn_sequences *sequences,
+                                    int jagged, int64_t dense_batch, int64_t tokens,
+                                    mxa_taken_batch *taken);
+
 /* validate_tensor.c --------------------------------------------------------------------------- */
+
+/* What of a call the host can look at: everything; on a device not cu_scale; and not the lengths
+ * either, where there is no host copy. */
+typedef enum mxa_sight { MXA_SEES_ALL, MXA_SEES_LENGTHS, MXA_SEES_NOTHING } mxa_sight;
 
 /* What a tensor of a call must be. */
 typedef struct mxa_tensor_rule {
@@ -55,6 +72,7 @@ typedef struct mxa_tensor_rule {
     int bare;                       /* payload whose scales another tensor carries */
     const mxa_batch *batch;         /* for scales; NULL where the tensor can have none */
     const mxa_scale_extent *extent; /* of batch */
+    mxa_sight sight;
 } mxa_tensor_rule;
 
 /* Copies a caller's tensor: struct_size, ndim within [least, most], no negative size. */
@@ -67,8 +85,8 @@ mxattn_status mxa_tensor_take(const mxa_tensor_rule *rule, mxattn_tensor *tensor
 
 /* Strides and scale arrays that are there, for a scale array on its own. */
 mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_axis axis,
-                              const mxa_batch *batch, const mxa_scale_extent *extent, int written,
-                              mxattn_scales *scales);
+                              const mxa_batch *batch, const mxa_scale_extent *extent,
+                              mxa_sight sight, int written, mxattn_scales *scales);
 
 /* NULL (when required) and alignment of a plain array. */
 mxattn_status mxa_check_array(const char *name, const void *data, size_t alignment, int required);

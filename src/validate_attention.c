@@ -20,6 +20,7 @@ typedef struct {
     int jagged;
     int64_t batch, tokens_q, tokens_k; /* dense: tokens of each sequence; jagged: of all */
     mxa_scale_extent extent_q, extent_k;
+    mxa_sight sight;
 } run;
 
 /* The tokens a tensor brings: its S when dense, its T when jagged. */
@@ -118,6 +119,9 @@ static mxattn_status take_batch(run *r, mxa_attention_call *call)
         seen_k.cu_seqlens = args->host_cu_seqlens_k;
         seen_q.seqused = args->host_seqused_q;
         seen_k.seqused = args->host_seqused_k;
+        r->sight = r->jagged && (!args->host_cu_seqlens_q || !args->host_cu_seqlens_k)
+                       ? MXA_SEES_NOTHING
+                       : MXA_SEES_LENGTHS;
     }
     status = check_seen(r, &seen_q, args->cu_seqlens_q, args->seqused_q, "_q");
     if (!status)
@@ -141,7 +145,8 @@ static mxattn_status take(const run *r, const mxa_attention_call *call, const ch
                             .shape = {r->batch, tokens, heads, dim},
                             .written = written,
                             .batch = of_k ? &call->batch_k : &call->batch_q,
-                            .extent = of_k ? &r->extent_k : &r->extent_q};
+                            .extent = of_k ? &r->extent_k : &r->extent_q,
+                            .sight = r->sight};
     if (r->jagged) {
         const int64_t shape[4] = {tokens, heads, dim, 0};
         memcpy(rule.shape, shape, sizeof shape);

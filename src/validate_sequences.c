@@ -64,9 +64,30 @@ mxattn_status mxa_check_batch(const mxa_batch *batch, int64_t total, int64_t max
     return status;
 }
 
-mxattn_status mxa_take_sequences(const mxattn_sequences *sequences, int jagged, int64_t dense_batch,
-                                 int64_t tokens, mxa_batch *batch)
+/* What of the lengths the host sees: host copies on a device, which may be missing. */
+static mxattn_status look(const mxattn_sequences *sequences, int on_device, int64_t tokens,
+                          mxa_taken_batch *taken)
 {
+    mxa_batch *seen = &taken->seen;
+    *seen = taken->batch;
+    if (!on_device)
+        return mxa_check_batch(seen, tokens, -1, "");
+    mxattn_status status = mxa_check_array("cu_seqlens", seen->cu_seqlens, sizeof(int32_t), 0);
+    if (!status)
+        status = mxa_check_array("seqused", seen->seqused, sizeof(int32_t), 0);
+    taken->unseen = seen->cu_seqlens && !sequences->host_cu_seqlens;
+    seen->cu_seqlens = seen->cu_seqlens ? sequences->host_cu_seqlens : NULL;
+    seen->seqused = seen->seqused ? sequences->host_seqused : NULL;
+    if (taken->unseen)
+        *seen = (mxa_batch){.batch = 1, .seqlen = tokens};
+    return status ? status : mxa_check_batch(seen, tokens, -1, "");
+}
+
+static mxattn_status take(const mxattn_sequences *sequences, int on_device, int jagged,
+                          int64_t dense_batch, int64_t tokens, mxa_taken_batch *taken)
+{
+    mxa_batch *batch = &taken->batch;
+    *taken = (mxa_taken_batch){.unseen = 0};
     *batch = (mxa_batch){.batch = dense_batch, .seqlen = tokens, .seqused = sequences->seqused};
     if (sequences->cu_seqlens && !jagged)
         return mxa_fail(MXATTN_ARGUMENT, "sequences.cu_seqlens is set; a dense (B, S, H, D) tensor "
@@ -84,5 +105,21 @@ mxattn_status mxa_take_sequences(const mxattn_sequences *sequences, int jagged, 
         batch->seqlen = 0;
         batch->cu_seqlens = sequences->cu_seqlens;
     }
-    return mxa_check_batch(batch, tokens, -1, "");
+    return look(sequences, on_device, tokens, taken);
+}
+
+mxattn_status mxa_take_sequences(const mxattn_sequences *sequences, int jagged, int64_t dense_batch,
+                                 int64_t tokens, mxa_batch *batch)
+{
+    mxa_taken_batch taken;
+    mxattn_status status = take(sequences, 0, jagged, dense_batch, tokens, &taken);
+    *batch = taken.batch;
+    return status;
+}
+
+mxattn_status mxa_take_sequences_of(const mxa_backend *backend, const mxattn_sequences *sequences,
+                                    int jagged, int64_t dense_batch, int64_t tokens,
+                                    mxa_taken_batch *taken)
+{
+    return take(sequences, backend->on_device, jagged, dense_batch, tokens, taken);
 }

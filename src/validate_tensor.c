@@ -182,8 +182,8 @@ static mxattn_status check_cu_scale(const char *name, const int32_t *cu_scale,
 }
 
 mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_axis axis,
-                              const mxa_batch *batch, const mxa_scale_extent *extent, int written,
-                              mxattn_scales *scales)
+                              const mxa_batch *batch, const mxa_scale_extent *extent,
+                              mxa_sight sight, int written, mxattn_scales *scales)
 {
     static const char *const layouts[] = {"linear", "compact", "tiled"};
     if ((unsigned)scales->layout > MXATTN_TILED)
@@ -200,11 +200,21 @@ mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_
     if (scales->layout != MXATTN_TILED && scales->cu_scale)
         return mxa_fail(MXATTN_LAYOUT, "%s.cu_scale is set; %s scales take none", name,
                         layouts[scales->layout]);
-    if (scales->cu_scale) {
+    if (scales->cu_scale && sight == MXA_SEES_ALL) {
         mxattn_status status = check_cu_scale(name, scales->cu_scale, batch);
         if (status)
             return status;
         whole.tiled_rows = scales->cu_scale[batch->batch];
+    } else if (scales->layout == MXATTN_TILED && (scales->cu_scale || sight == MXA_SEES_NOTHING)) {
+        mxattn_status status = mxa_check_array(name, scales->cu_scale, sizeof(int32_t), 0);
+        if (status)
+            return status;
+        if (!scales->stride_head && !scales->stride_row && !scales->stride_k)
+            return mxa_fail(
+                MXATTN_LAYOUT,
+                "%s has strides 0; where sequences lie is written on the device only%s, "
+                "and the default strides of tiled scales depend on it: give all three",
+                name, scales->cu_scale ? " (cu_scale)" : " (no host_cu_seqlens)");
     }
     mxa_scales_resolve(scales, axis, &whole);
     const int tiled = scales->layout == MXATTN_TILED;
@@ -238,8 +248,9 @@ static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *ten
         mxa_scale_extent extent = *rule->extent;
         extent.heads = tensor->shape[2];
         extent.head_dim = tensor->shape[3];
-        mxattn_status status = mxa_scales_take(name, &tensor->tags, (mxattn_axis)axis, rule->batch,
-                                               &extent, rule->written, &tensor->scales[axis]);
+        mxattn_status status =
+            mxa_scales_take(name, &tensor->tags, (mxattn_axis)axis, rule->batch, &extent,
+                            rule->sight, rule->written, &tensor->scales[axis]);
         if (status)
             return status;
         present = 1;

@@ -72,6 +72,7 @@ static void test_words(void)
         {0x00000001, "cu_seqlens_q[0] "}, {0x00000302, "cu_seqlens_q[4] "},
         {0x00000783, "cu_seqlens_k[8] "}, {0x00000084, "cu_seqlens_k[1] "},
         {0x00000585, "seqused_k[5] "},    {0xffffff05, "seqused_q[16777215] "},
+        {0x00000342, "cu_seqlens[4] "},   {0x00000246, "cu_scale[2] "},
     };
     mxt_case("device status words");
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
@@ -80,7 +81,7 @@ static void test_words(void)
               "word 0x%08x gives \"%s\"", (unsigned)words[i].word, mxattn_last_error());
     }
     CHECK_STATUS(MXATTN_ARGUMENT, mxattn_device_status_check(0x00000100));
-    CHECK_STATUS(MXATTN_ARGUMENT, mxattn_device_status_check(0x00000006));
+    CHECK_STATUS(MXATTN_ARGUMENT, mxattn_device_status_check(0x00000007));
 }
 
 int main(void)
