@@ -29,7 +29,8 @@ mxattn_status mxattn_device_query(const mxattn_context *context, mxattn_backend 
     mxattn_device_info_init(&filled);
     mxattn_status status = mxa_backend_take(backend, device, &table);
     if (!status)
-        status = table->device_query(mxa_context_or_default(context), table->first_device + device, &filled);
+        status = table->device_query(mxa_context_or_default(context), table->first_device + device,
+                                     &filled);
     if (!status)
         status = mxa_struct_write(info, &filled, sizeof filled, "info");
     return status;
@@ -43,7 +44,8 @@ mxattn_status mxattn_device_alloc(const mxattn_context *context, mxattn_backend 
     if (!status && !memory)
         status = mxa_fail(MXATTN_ARGUMENT, "memory is NULL; it must point to a pointer");
     if (!status)
-        status = table->device_alloc(mxa_context_or_default(context), table->first_device + device, bytes, memory);
+        status = table->device_alloc(mxa_context_or_default(context), table->first_device + device,
+                                     bytes, memory);
     return status;
 }
 
@@ -53,7 +55,8 @@ mxattn_status mxattn_device_free(const mxattn_context *context, mxattn_backend b
     const mxa_backend *table = NULL;
     mxattn_status status = mxa_backend_take(backend, device, &table);
     if (!status)
-        status = table->device_free(mxa_context_or_default(context), table->first_device + device, memory);
+        status = table->device_free(mxa_context_or_default(context), table->first_device + device,
+                                    memory);
     return status;
 }
 
@@ -67,7 +70,8 @@ mxattn_status mxattn_device_copy(const mxattn_context *context, mxattn_backend b
     if (!to || !from)
         return mxa_fail(MXATTN_ARGUMENT, "%s is NULL; %zu bytes are to be copied",
                         to ? "from" : "to", bytes);
-    return table->device_copy(mxa_context_or_default(context), table->first_device + device, to, from, bytes);
+    return table->device_copy(mxa_context_or_default(context), table->first_device + device, to,
+                              from, bytes);
 }
 
 mxattn_status mxattn_device_stream_create(const mxattn_context *context, mxattn_backend backend,
@@ -78,7 +82,8 @@ mxattn_status mxattn_device_stream_create(const mxattn_context *context, mxattn_
     if (!status && !stream)
         status = mxa_fail(MXATTN_ARGUMENT, "stream is NULL; it must point to a pointer");
     if (!status)
-        status = table->stream_create(mxa_context_or_default(context), table->first_device + device, stream);
+        status = table->stream_create(mxa_context_or_default(context), table->first_device + device,
+                                      stream);
     return status;
 }
 
@@ -88,7 +93,8 @@ mxattn_status mxattn_device_stream_destroy(const mxattn_context *context, mxattn
     const mxa_backend *table = NULL;
     mxattn_status status = mxa_backend_take(backend, device, &table);
     if (!status)
-        status = table->stream_destroy(mxa_context_or_default(context), table->first_device + device, stream);
+        status = table->stream_destroy(mxa_context_or_default(context),
+                                       table->first_device + device, stream);
     return status;
 }
 
@@ -98,6 +104,7 @@ mxattn_status mxattn_device_synchronise(const mxattn_context *context, mxattn_ba
     const mxa_backend *table = NULL;
     mxattn_status status = mxa_backend_take(backend, device, &table);
     if (!status)
-        status = table->synchronise(mxa_context_or_default(context), table->first_device + device, stream);
+        status = table->synchronise(mxa_context_or_default(context), table->first_device + device,
+                                    stream);
     return status;
 }

@@ -135,7 +135,7 @@ typedef struct mxa_backend {
     const char *name;
     mxattn_backend id;
     int32_t first_device; /* added to a caller's device before the functions below see it */
-    int on_device; /* pointers of a call are device memory: cu_seqlens cannot be read here */
+    int on_device;        /* pointers of a call are device memory: cu_seqlens cannot be read here */
 
     /* Fills available, reason, devices, threads, isa, isa_name, kernels. */
     void (*query)(const mxattn_context *context, mxattn_backend_info *info);

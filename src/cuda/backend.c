@@ -5,6 +5,7 @@
 #include "backend.h"
 #include "cuda/attention.h"
 #include "cuda/device.h"
+#include "cuda/producers.h"
 #include "status.h"
 
 #define HOPPER_KERNELS                                                                             \
@@ -130,7 +131,10 @@ static mxattn_status cuda_synchronise(const mxattn_context *context, int32_t ord
     .device_copy = cuda_copy, .stream_create = cuda_stream_create,                                 \
     .stream_destroy = cuda_stream_destroy, .synchronise = cuda_synchronise,                        \
     .plan = mxa_cuda_attention_plan, .forward = mxa_cuda_attention_forward,                        \
-    .prepare = mxa_cuda_attention_prepare
+    .prepare = mxa_cuda_attention_prepare, .quantize = mxa_cuda_quantize,                          \
+    .dequantize = mxa_cuda_dequantize, .quantize_workspace = mxa_cuda_quantize_workspace,          \
+    .scales_scatter = mxa_cuda_scales_scatter, .scales_transform = mxa_cuda_scales_transform,      \
+    .states_merge = mxa_cuda_states_merge
 
 const mxa_backend mxa_cuda_backend = {
     .name = "cuda",

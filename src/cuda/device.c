@@ -12,6 +12,7 @@
 
 enum {
     DEVICES_MOST = MXA_CUDA_EMULATED_SM90,
+    QUANTIZE_BYTES = 256 + 2048 + 1024 + 4 * 33 * 128,
     PREPARE_SUMS_BYTES = 256 + 4 * 8 * 128,
     PREPARE_VALUES_BYTES = 256 + 4 * (33 * 128 + 8)
 };
@@ -23,6 +24,26 @@ static const struct {
 } kernels[MXA_KERNELS] = {
     [MXA_KERNEL_SCHEDULE] = {"common/schedule", "mxa_schedule", 256 + 4 * 1024 + 16},
     [MXA_KERNEL_CLEAR_ROWS] = {"common/clear", "mxa_clear_rows", 0},
+    [MXA_KERNEL_QUANTIZE_MEAN] = {"common/quantize", "mxa_quantize_mean", 256},
+    [MXA_KERNEL_QUANTIZE_ANY] = {"common/quantize", "mxa_quantize_any", QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_F32_ROW] = {"common/quantize", "mxa_quantize_f32_row", QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_F32_COLUMN] = {"common/quantize", "mxa_quantize_f32_column",
+                                        QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_F32_SQUARE] = {"common/quantize", "mxa_quantize_f32_square",
+                                        QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_F16_ROW] = {"common/quantize", "mxa_quantize_f16_row", QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_F16_COLUMN] = {"common/quantize", "mxa_quantize_f16_column",
+                                        QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_F16_SQUARE] = {"common/quantize", "mxa_quantize_f16_square",
+                                        QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_BF16_ROW] = {"common/quantize", "mxa_quantize_bf16_row", QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_BF16_COLUMN] = {"common/quantize", "mxa_quantize_bf16_column",
+                                         QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_BF16_SQUARE] = {"common/quantize", "mxa_quantize_bf16_square",
+                                         QUANTIZE_BYTES},
+    [MXA_KERNEL_DEQUANTIZE] = {"common/dequantize", "mxa_dequantize", 256},
+    [MXA_KERNEL_SCALES_MOVE] = {"common/scales", "mxa_scales_move", 256 + 2 * 512 * 16},
+    [MXA_KERNEL_STATES_MERGE] = {"common/merge", "mxa_states_merge", 0},
     [MXA_KERNEL_PREPARE_OPERANDS] = {"sm90/prepare", "mxa_sm90_prepare_operands",
                                      PREPARE_SUMS_BYTES},
     [MXA_KERNEL_PREPARE_OPERANDS_BF16_D64] = {"sm90/prepare", "mxa_sm90_prepare_operands_bf16_d64",
@@ -57,7 +78,7 @@ const char *mxa_kernel_entry(mxa_kernel kernel)
 }
 
 /* Shared bytes of the attention forward: must agree with sm90/forward_body.h. */
-static int shared_bytes(mxa_kernel kernel)
+int mxa_kernel_shared_bytes(mxa_kernel kernel)
 {
     switch (kernel) {
     case MXA_KERNEL_FORWARD_F16_D64:
@@ -105,11 +126,11 @@ static mxattn_status load_kernels(mxa_cuda_device *device)
             status = mxa_cuda_check(
                 driver->module_get_function(&device->functions[k], module, kernels[k].entry),
                 kernels[k].entry);
-            if (!status && shared_bytes((mxa_kernel)k) > 48 * 1024) {
+            if (!status && mxa_kernel_shared_bytes((mxa_kernel)k) > 48 * 1024) {
                 status =
                     mxa_cuda_check(driver->function_set_attribute(
                                        device->functions[k], MXA_CU_FUNCTION_DYNAMIC_SHARED_BYTES,
-                                       shared_bytes((mxa_kernel)k)),
+                                       mxa_kernel_shared_bytes((mxa_kernel)k)),
                                    "cuFuncSetAttribute");
             }
         }
@@ -232,10 +253,10 @@ mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, 
     if (grid_x == 0 || grid_y == 0) {
         return MXATTN_OK;
     }
-    return mxa_cuda_check(
-        device->driver->launch_kernel(device->functions[kernel], grid_x, grid_y, 1, threads, 1, 1,
-                                      (unsigned)shared_bytes(kernel), stream, parameters, NULL),
-        kernels[kernel].entry);
+    return mxa_cuda_check(device->driver->launch_kernel(
+                              device->functions[kernel], grid_x, grid_y, 1, threads, 1, 1,
+                              (unsigned)mxa_kernel_shared_bytes(kernel), stream, parameters, NULL),
+                          kernels[kernel].entry);
 }
 
 static mxattn_status map_bytes(const mxa_cuda_device *device, mxa_tensor_map *map, uint32_t rank,

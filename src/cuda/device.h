@@ -11,6 +11,20 @@
 typedef enum mxa_kernel {
     MXA_KERNEL_SCHEDULE,
     MXA_KERNEL_CLEAR_ROWS,
+    MXA_KERNEL_QUANTIZE_MEAN,
+    MXA_KERNEL_QUANTIZE_ANY,
+    MXA_KERNEL_QUANTIZE_F32_ROW, /* by wide type, then block, in the order of their enums */
+    MXA_KERNEL_QUANTIZE_F32_COLUMN,
+    MXA_KERNEL_QUANTIZE_F32_SQUARE,
+    MXA_KERNEL_QUANTIZE_F16_ROW,
+    MXA_KERNEL_QUANTIZE_F16_COLUMN,
+    MXA_KERNEL_QUANTIZE_F16_SQUARE,
+    MXA_KERNEL_QUANTIZE_BF16_ROW,
+    MXA_KERNEL_QUANTIZE_BF16_COLUMN,
+    MXA_KERNEL_QUANTIZE_BF16_SQUARE,
+    MXA_KERNEL_DEQUANTIZE,
+    MXA_KERNEL_SCALES_MOVE,
+    MXA_KERNEL_STATES_MERGE,
     MXA_KERNEL_PREPARE_OPERANDS,
     MXA_KERNEL_PREPARE_OPERANDS_BF16_D64,
     MXA_KERNEL_PREPARE_OPERANDS_BF16_D128,
@@ -44,6 +58,7 @@ enum { MXA_CUDA_EMULATED_SM90 = 64, MXA_CUDA_EMULATED_SM100 = 65, MXA_CUDA_ORDIN
 mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device);
 
 const char *mxa_kernel_entry(mxa_kernel kernel);
+int mxa_kernel_shared_bytes(mxa_kernel kernel); /* dynamic */
 
 /* Makes the device's context current, and puts back what was. */
 mxattn_status mxa_cuda_enter(const mxa_cuda_device *device);

@@ -42,6 +42,8 @@ typedef struct mxa_emu_kernel {
     MXA_EMU_DEFINE_KERNEL(name, threads, 1, type, parameters)
 #define MXA_KERNEL_SMALL(name, threads, type, parameters)                                          \
     MXA_EMU_DEFINE_KERNEL(name, threads, 1, type, parameters)
+#define MXA_KERNEL_MANY(name, threads, ctas, type, parameters)                                     \
+    MXA_EMU_DEFINE_KERNEL(name, threads, 1, type, parameters)
 #define MXA_KERNEL_CLUSTER(name, threads, cluster, type, parameters)                               \
     MXA_EMU_DEFINE_KERNEL(name, threads, cluster, type, parameters)
 

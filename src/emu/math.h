@@ -51,6 +51,26 @@ MXA_DEVICE float tanh_approx(float x)
     return mxa_emu_tanh(x);
 }
 
+MXA_DEVICE double add_rn_f64(double a, double b)
+{
+    return a + b;
+}
+
+MXA_DEVICE double mul_rn_f64(double a, double b)
+{
+    return a * b;
+}
+
+MXA_DEVICE double exp_f64(double x)
+{
+    return exp(x);
+}
+
+MXA_DEVICE double log_f64(double x)
+{
+    return log(x);
+}
+
 MXA_DEVICE float reciprocal_rn(float x)
 {
     return 1.0F / x;

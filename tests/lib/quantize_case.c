@@ -84,11 +84,12 @@ const char *mxt_quantize_spec_text(const mxt_quantize_spec *spec)
     }
     snprintf(text + at, sizeof text - (size_t)at,
              " tail %lld H %lld D %lld %s to %s block %d rounding %d flags %u layouts %d %d "
-             "packed %d apart %d given %d transposed %d",
+             "packed %d apart %d given %d transposed %d%s",
              (long long)spec->tail, (long long)spec->heads, (long long)spec->head_dim,
              mxa_dtype_name(spec->wide), mxa_dtype_name(spec->tags.dtype), (int)spec->tags.block,
              (int)spec->tags.rounding, spec->tags.flags, spec->layouts[0], spec->layouts[1],
-             spec->packed, spec->apart, spec->given_rows, spec->transposed);
+             spec->packed, spec->apart, spec->given_rows, spec->transposed,
+             spec->aligned ? " aligned" : "");
     return text;
 }
 
@@ -105,10 +106,16 @@ static int64_t span(const mxattn_tensor *tensor)
     return last + 1;
 }
 
+static int64_t multiple_of(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
 static mxattn_tensor view(const mxt_quantize_case *c, mxattn_dtype dtype, int64_t gap_factor,
                           int64_t gap)
 {
     const mxt_quantize_spec *spec = &c->spec;
+    const int64_t unit = spec->aligned ? 16 : 1;
     int64_t rows = spec->jagged ? c->cu_seqlens[spec->batch] + spec->tail : spec->lengths[0];
     mxattn_tensor tensor;
     memset(&tensor, 0, sizeof tensor);
@@ -120,9 +127,9 @@ static mxattn_tensor view(const mxt_quantize_case *c, mxattn_dtype dtype, int64_
     tensor.shape[2] = spec->heads;
     tensor.shape[3] = spec->head_dim;
     tensor.stride[3] = 1;
-    tensor.stride[2] = spec->head_dim;
-    tensor.stride[1] = spec->heads * spec->head_dim * gap_factor + gap;
-    tensor.stride[0] = spec->jagged ? 0 : rows * tensor.stride[1] + 2 * gap;
+    tensor.stride[2] = multiple_of(spec->head_dim, unit);
+    tensor.stride[1] = multiple_of(spec->heads * tensor.stride[2] * gap_factor + gap, unit);
+    tensor.stride[0] = spec->jagged ? 0 : multiple_of(rows * tensor.stride[1] + 2 * gap, unit);
     return tensor;
 }
 
@@ -142,7 +149,7 @@ void mxt_quantize_case_make(mxt_quantize_case *c, const mxt_quantize_spec *spec)
     c->batch.seqused = spec->has_used ? c->seqused : NULL;
     c->wide = view(c, spec->wide, spec->packed ? 3 : 1, spec->packed ? 5 : 0);
     c->wide_bytes = (size_t)(span(&c->wide) * mxa_dtype_bytes(spec->wide));
-    c->wide.data = mxt_guard_end(c->wide_bytes);
+    c->wide.data = mxt_guard_end_aligned(c->wide_bytes, spec->aligned ? 16 : 1);
 }
 
 void mxt_quantize_case_fill(mxt_quantize_case *c, mxt_kind kind, uint64_t seed)
@@ -190,7 +197,8 @@ static void make_scales(mxt_quantize_outputs *o, const mxt_quantize_case *c, mxa
         scales->stride_head *= 3;
     }
     o->bytes[1 + axis] = (size_t)bytes;
-    scales->data = o->memory[1 + axis] = mxt_guard_end((size_t)bytes);
+    scales->data = o->memory[1 + axis] =
+        mxt_guard_end_aligned((size_t)bytes, spec->aligned ? 512 : 1);
 }
 
 void mxt_quantize_outputs_make(mxt_quantize_outputs *o, const mxt_quantize_case *c)
@@ -200,7 +208,8 @@ void mxt_quantize_outputs_make(mxt_quantize_outputs *o, const mxt_quantize_case 
     o->quantized = view(c, spec->tags.dtype, 1, spec->packed ? 3 : 0);
     o->quantized.tags = spec->tags;
     o->bytes[0] = (size_t)span(&o->quantized);
-    o->quantized.data = o->memory[0] = mxt_guard_end(o->bytes[0]);
+    const size_t alignment = spec->aligned ? 16 : 1;
+    o->quantized.data = o->memory[0] = mxt_guard_end_aligned(o->bytes[0], alignment);
     for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
         if (spec->layouts[axis] != MXT_NO_SCALES) {
             make_scales(o, c, axis);
@@ -217,11 +226,11 @@ void mxt_quantize_outputs_make(mxt_quantize_outputs *o, const mxt_quantize_case 
         t->stride[1] = t->stride[2] * shape[3];
         t->stride[0] = spec->jagged ? 0 : t->stride[1] * shape[2];
         o->bytes[3] = (size_t)span(t);
-        t->data = o->memory[3] = mxt_guard_end(o->bytes[3]);
+        t->data = o->memory[3] = mxt_guard_end_aligned(o->bytes[3], alignment);
     }
     if (spec->tags.flags & MXATTN_CENTRED) {
         o->bytes[4] = (size_t)(spec->batch * shape[2] * shape[3]) * sizeof(float);
-        o->quantized.centre = o->memory[4] = mxt_guard_end(o->bytes[4]);
+        o->quantized.centre = o->memory[4] = mxt_guard_end_aligned(o->bytes[4], sizeof(float));
     }
 }
 

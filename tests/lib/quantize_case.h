@@ -33,6 +33,7 @@ typedef struct mxt_quantize_spec {
     int apart;      /* scale strides of the caller's */
     int given_rows; /* cu_scale given, with room to spare */
     int transposed;
+    int aligned; /* addresses and strides as GPUs need them: multiples of 16, tiled scales of 512 */
 } mxt_quantize_spec;
 
 typedef struct mxt_quantize_case {

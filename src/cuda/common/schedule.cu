@@ -7,9 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/common/prepare_params.h"
-#include "cuda/dev/barrier.h"
-#include "cuda/dev/memory.h"
-#include "status.h"
+#include "cuda/common/sequences.h"
 
 enum {
     THREADS = 1024,
@@ -18,72 +16,6 @@ enum {
     AT_BUCKETS = 256,
     AT_STATUS = AT_BUCKETS + 4 * BUCKETS
 };
-
-/* Sum of x over the threads before this one; *total over all. */
-MXA_DEVICE int scan(mxa_shared shared, int x, int *total)
-{
-    int lane = dev_thread() & 31, warp = dev_thread() >> 5, sum = x;
-    for (int delta = 1; delta < 32; delta <<= 1) {
-        int below = shuffle_up_i32(sum, delta);
-        sum += lane >= delta ? below : 0;
-    }
-    cta_sync();
-    if (lane == 31) {
-        dev_store_shared_u32(shared + AT_SCAN + 4 * (uint32_t)warp, (uint32_t)sum);
-    }
-    cta_sync();
-    int before = 0;
-    *total = 0;
-    for (int w = 0; w < THREADS / 32; w++) {
-        int of_warp = (int)dev_load_shared_u32(shared + AT_SCAN + 4 * (uint32_t)w);
-        before += w < warp ? of_warp : 0;
-        *total += of_warp;
-    }
-    return before + sum - x;
-}
-
-/* One side (q or k) of one sequence. */
-typedef struct side {
-    int first, length, used;
-    uint32_t fault; /* 0, or MXA_FAULT_ */
-} side;
-
-MXA_DEVICE void read_side(mxa_global cu, mxa_global seqused, int dense, int total, int most, int b,
-                          side *s)
-{
-    s->fault = 0;
-    if (cu) {
-        int begin = dev_load_global_i32(cu + 4 * (uint64_t)b);
-        int end = dev_load_global_i32(cu + 4 * (uint64_t)b + 4);
-        s->first = begin;
-        s->length = end - begin;
-        if (b == 0 && begin != 0) {
-            s->fault = MXA_FAULT_CU_START;
-        } else if (end < begin) {
-            s->fault = MXA_FAULT_CU_ORDER;
-        } else if (end > total) {
-            s->fault = MXA_FAULT_CU_TOTAL;
-        }
-    } else {
-        s->first = 0;
-        s->length = dense;
-    }
-    s->used = s->length;
-    if (seqused) {
-        s->used = dev_load_global_i32(seqused + 4 * (uint64_t)b);
-        if (!s->fault && (s->used < 0 || s->used > s->length)) {
-            s->fault = MXA_FAULT_SEQUSED;
-        }
-    }
-    if (!s->fault && s->length > most) {
-        s->fault = MXA_FAULT_CU_LENGTH;
-    }
-}
-
-MXA_DEVICE int ceil_div(int a, int b)
-{
-    return (a + b - 1) / b;
-}
 
 /* Keys that the tile's last query sees, in blocks: what the tile costs, near enough. */
 MXA_DEVICE int tile_cost(const mxa_schedule_params *params, int first, int q_used, int k_used)
@@ -107,12 +39,12 @@ MXA_DEVICE uint32_t write_sequences(const mxa_schedule_params *params, mxa_share
     }
     for (int base = 0; base < params->batch; base += THREADS) {
         int b = base + dev_thread();
-        side q = {0, 0, 0, 0}, k = {0, 0, 0, 0};
+        sequence_side q = {0, 0, 0, 0}, k = {0, 0, 0, 0};
         if (b < params->batch) {
-            read_side(params->cu_seqlens_q, params->seqused_q, params->seqlen_q, params->total_q,
-                      params->max_seqlen_q, b, &q);
-            read_side(params->cu_seqlens_k, params->seqused_k, params->seqlen_k, params->total_k,
-                      params->max_seqlen_k, b, &k);
+            sequence_read(params->cu_seqlens_q, params->seqused_q, params->seqlen_q,
+                          params->total_q, params->max_seqlen_q, b, &q);
+            sequence_read(params->cu_seqlens_k, params->seqused_k, params->seqlen_k,
+                          params->total_k, params->max_seqlen_k, b, &k);
             uint32_t fault = q.fault ? q.fault : k.fault ? k.fault | MXA_FAULT_SIDE_K : 0;
             if (fault) {
                 dev_store_shared_u32(shared + AT_STATUS,
@@ -121,17 +53,23 @@ MXA_DEVICE uint32_t write_sequences(const mxa_schedule_params *params, mxa_share
         }
         int total;
         mxa_u32x4 rows, numbers;
-        rows.x = (uint32_t)(q_row + scan(shared, ceil_div(q.length, 32) * 32, &total));
+        rows.x =
+            (uint32_t)(q_row + cta_scan(shared + AT_SCAN, ceil_div(q.length, 32) * 32, &total));
         q_row += total;
-        rows.y = (uint32_t)(k_row + scan(shared, ceil_div(k.length, 128) * 128, &total));
+        rows.y =
+            (uint32_t)(k_row + cta_scan(shared + AT_SCAN, ceil_div(k.length, 128) * 128, &total));
         k_row += total;
-        numbers.x = (uint32_t)(q_block + scan(shared, ceil_div(q.length, 32), &total));
+        numbers.x =
+            (uint32_t)(q_block + cta_scan(shared + AT_SCAN, ceil_div(q.length, 32), &total));
         q_block += total;
-        numbers.y = (uint32_t)(k_block + scan(shared, ceil_div(k.length, 32), &total));
+        numbers.y =
+            (uint32_t)(k_block + cta_scan(shared + AT_SCAN, ceil_div(k.length, 32), &total));
         k_block += total;
-        numbers.z = (uint32_t)(q_tiled + scan(shared, ceil_div(q.length, 128) * 128, &total));
+        numbers.z =
+            (uint32_t)(q_tiled + cta_scan(shared + AT_SCAN, ceil_div(q.length, 128) * 128, &total));
         q_tiled += total;
-        numbers.w = (uint32_t)(k_tiled + scan(shared, ceil_div(k.length, 128) * 128, &total));
+        numbers.w =
+            (uint32_t)(k_tiled + cta_scan(shared + AT_SCAN, ceil_div(k.length, 128) * 128, &total));
         k_tiled += total;
         if (b < params->batch) {
             int jagged = params->cu_seqlens_q != 0;
@@ -189,7 +127,7 @@ MXA_KERNEL_SMALL(mxa_schedule, 1024, mxa_schedule_params, parameters)
     cta_sync();
     int total;
     int mine = (int)dev_load_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread());
-    int before = scan(shared, mine, &total);
+    int before = cta_scan(shared + AT_SCAN, mine, &total);
     cta_sync();
     dev_store_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread(), (uint32_t)before);
     cta_sync();

@@ -21,12 +21,16 @@
 
 /* A kernel of at most `threads` threads, one CTA a multiprocessor, with one parameter struct:
  * MXA_KERNEL(name, threads, type, parameters) { body }. MXA_KERNEL_SMALL leaves the registers for
- * several CTAs; MXA_KERNEL_CLUSTER starts clusters of `cluster` CTAs along x. */
+ * several CTAs, MXA_KERNEL_MANY for at least `ctas`; MXA_KERNEL_CLUSTER starts clusters of
+ * `cluster` CTAs along x. */
 #define MXA_KERNEL(name, threads, type, parameters)                                                \
     extern "C" __global__ void __launch_bounds__(threads, 1)                                       \
         name(const __grid_constant__ type parameters)
 #define MXA_KERNEL_SMALL(name, threads, type, parameters)                                          \
     extern "C" __global__ void __launch_bounds__(threads)                                          \
+        name(const __grid_constant__ type parameters)
+#define MXA_KERNEL_MANY(name, threads, ctas, type, parameters)                                     \
+    extern "C" __global__ void __launch_bounds__(threads, ctas)                                    \
         name(const __grid_constant__ type parameters)
 #define MXA_KERNEL_CLUSTER(name, threads, cluster, type, parameters)                               \
     extern "C" __global__ void __cluster_dims__(cluster, 1, 1) __launch_bounds__(threads, 1)       \

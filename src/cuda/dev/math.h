@@ -124,6 +124,32 @@ MXA_DEVICE float f32_bits(uint32_t x)
     return y;
 }
 
+/* FP64: never contracted into a fused multiply-add. */
+MXA_DEVICE double add_rn_f64(double a, double b)
+{
+    double y;
+    asm("add.rn.f64 %0, %1, %2;" : "=d"(y) : "d"(a), "d"(b));
+    return y;
+}
+
+MXA_DEVICE double mul_rn_f64(double a, double b)
+{
+    double y;
+    asm("mul.rn.f64 %0, %1, %2;" : "=d"(y) : "d"(a), "d"(b));
+    return y;
+}
+
+/* e^x and ln(x) within 2 ulp: no instructions, but the compiler's own code. */
+MXA_DEVICE double exp_f64(double x)
+{
+    return exp(x);
+}
+
+MXA_DEVICE double log_f64(double x)
+{
+    return log(x);
+}
+
 /* Packed halves: element 0 in the low 16 bits. 9.7.4 */
 MXA_DEVICE uint32_t max_f16x2(uint32_t a, uint32_t b)
 {

@@ -108,6 +108,13 @@ MXA_DEVICE uint32_t dev_load_shared_u32(mxa_shared at)
     return x;
 }
 
+MXA_DEVICE uint8_t dev_load_shared_u8(mxa_shared at)
+{
+    uint32_t x;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    return (uint8_t)x;
+}
+
 MXA_DEVICE float dev_load_shared_f32(mxa_shared at)
 {
     float x;

@@ -1,0 +1,88 @@
+/* producers.c: queues a producer's kernels on the caller's stream.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/producers.h"
+
+#include "cuda/producers_launch.h"
+#include "status.h"
+
+/* Queues `count` launches. Nothing to do still clears the caller's status word. */
+static mxattn_status queue(int32_t ordinal, const mxa_producer_launch *launches, int count,
+                           uint32_t *device_status, void *stream)
+{
+    const mxa_cuda_device *device;
+    mxattn_status status = mxa_cuda_device_take(ordinal, &device);
+    if (!status) {
+        status = mxa_cuda_enter(device);
+    }
+    if (status) {
+        return status;
+    }
+    if (device_status && launches[count - 1].grid == 0) {
+        status =
+            mxa_cuda_check(device->driver->memset_async((mxa_cu_pointer)(uintptr_t)device_status, 0,
+                                                        sizeof *device_status, stream),
+                           "cuMemsetD8Async");
+    }
+    for (int i = 0; i < count && !status; i++) {
+        status = mxa_cuda_launch(device, launches[i].kernel, (unsigned)launches[i].grid, 1,
+                                 launches[i].threads, stream, &launches[i].params);
+    }
+    mxa_cuda_leave(device);
+    return status;
+}
+
+mxattn_status mxa_cuda_quantize(const mxattn_context *context, const mxa_quantize_call *call)
+{
+    (void)context;
+    mxa_producer_launch launches[2];
+    int count = 0;
+    mxattn_status status = mxa_launch_of_quantize(call, launches, &count);
+    return status ? status
+                  : queue(call->device, launches, count, call->device_status, call->stream);
+}
+
+mxattn_status mxa_cuda_dequantize(const mxattn_context *context, const mxa_quantize_call *call)
+{
+    (void)context;
+    mxa_producer_launch launch;
+    mxattn_status status = mxa_launch_of_dequantize(call, &launch);
+    return status ? status : queue(call->device, &launch, 1, call->device_status, call->stream);
+}
+
+mxattn_status mxa_cuda_quantize_workspace(const mxattn_context *context,
+                                          const mxa_quantize_call *call, size_t *workspace_bytes)
+{
+    (void)context;
+    (void)call;
+    *workspace_bytes = 0; /* each CTA adds up the lengths for itself: common/sequences.h */
+    return MXATTN_OK;
+}
+
+static mxattn_status move(const mxa_scales_call *call)
+{
+    mxa_producer_launch launch;
+    mxattn_status status = mxa_launch_of_scales(call, &launch);
+    return status ? status : queue(call->device, &launch, 1, call->device_status, call->stream);
+}
+
+mxattn_status mxa_cuda_scales_scatter(const mxattn_context *context, const mxa_scales_call *call)
+{
+    (void)context;
+    return move(call);
+}
+
+mxattn_status mxa_cuda_scales_transform(const mxattn_context *context, const mxa_scales_call *call)
+{
+    (void)context;
+    return move(call);
+}
+
+mxattn_status mxa_cuda_states_merge(const mxattn_context *context, const mxa_merge_call *call)
+{
+    (void)context;
+    mxa_producer_launch launch;
+    mxattn_status status = mxa_launch_of_merge(call, &launch);
+    return status ? status : queue(call->device, &launch, 1, NULL, call->stream);
+}

@@ -1,0 +1,239 @@
+/* producers_launch.c: what a producer's call becomes: kernel, grid, threads, parameters.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/producers_launch.h"
+
+#include "mx/element.h"
+#include "status.h"
+
+#include <string.h>
+
+enum { TILE = 128, MERGE_THREADS = 256, SCALES_THREADS = 256 };
+
+static mxa_global address(const void *memory)
+{
+    return (mxa_global)(uintptr_t)memory;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Base and strides in multiples of 16 bytes, as the kernels' loads need them. */
+static mxattn_status check_alignment(const char *name, const mxattn_tensor *t)
+{
+    const int64_t bytes = mxa_dtype_bytes(t->tags.dtype);
+    int aligned = address(t->data) % 16 == 0;
+    for (int i = 0; i < 3; i++) {
+        aligned &= t->shape[i] <= 1 || t->stride[i] * bytes % 16 == 0;
+    }
+    if (aligned) {
+        return MXATTN_OK;
+    }
+    return mxa_fail(MXATTN_ALIGNMENT,
+                    "%s is at %p with strides %lld, %lld, %lld of %lld bytes; on cuda base and "
+                    "strides must be multiples of 16 bytes",
+                    name, t->data, (long long)t->stride[0], (long long)t->stride[1],
+                    (long long)t->stride[2], (long long)bytes);
+}
+
+static mxattn_status check_scales(const char *name, const mxattn_scales *scales)
+{
+    if (scales->data && scales->layout == MXATTN_TILED && address(scales->data) % 512) {
+        return mxa_fail(MXATTN_ALIGNMENT,
+                        "%s is at %p; on cuda tiled scales must be at a multiple of 512 bytes",
+                        name, (void *)scales->data);
+    }
+    return MXATTN_OK;
+}
+
+static mxattn_status check_grid(int64_t grid)
+{
+    if (grid > INT32_MAX) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "the tensor has %lld tiles of 128 tokens by 128 dims; a call on cuda takes "
+                        "2^31 - 1 at most",
+                        (long long)grid);
+    }
+    return MXATTN_OK;
+}
+
+static mxa_gpu_view view_of(const mxattn_tensor *t)
+{
+    const mxa_gpu_view view = {address(t->data), t->stride[0], t->stride[1], t->stride[2]};
+    return view;
+}
+
+/* (B, H, S) rows, as (outer, token, head). */
+static mxa_gpu_view rows_of(const mxattn_tensor *t)
+{
+    const mxa_gpu_view view = {address(t->data), t->stride[0], t->stride[2], t->stride[1]};
+    return view;
+}
+
+static mxa_gpu_scales scales_of(const mxattn_scales *from)
+{
+    const mxa_gpu_scales scales = {address(from->data), from->stride_head,     from->stride_row,
+                                   from->stride_k,      (int32_t)from->layout, 0};
+    return scales;
+}
+
+/* A batch, `total` its tokens with storage where it is jagged. Tiles: each sequence fills its last
+ * one in part; one more takes what belongs to no sequence. */
+static mxa_gpu_sequences sequences_of(const mxa_batch *batch, int64_t total,
+                                      const int32_t *cu_scale_hdim, const int32_t *cu_scale_seq,
+                                      const uint32_t *status)
+{
+    mxa_gpu_sequences s;
+    memset(&s, 0, sizeof s);
+    s.cu_seqlens = address(batch->cu_seqlens);
+    s.seqused = address(batch->seqused);
+    s.cu_scale[MXATTN_HDIM] = address(cu_scale_hdim);
+    s.cu_scale[MXATTN_SEQ] = address(cu_scale_seq);
+    s.status = address(status);
+    s.batch = (int32_t)batch->batch;
+    s.seqlen = (int32_t)batch->seqlen;
+    s.total = (int32_t)total;
+    s.walk = s.cu_seqlens || s.seqused || cu_scale_hdim || cu_scale_seq;
+    const int64_t tiles = batch->cu_seqlens ? total / TILE + batch->batch + 1
+                                            : batch->batch * ceil_div(batch->seqlen, TILE);
+    s.tiles = (int32_t)(tiles < INT32_MAX ? tiles : INT32_MAX);
+    return s;
+}
+
+/* What quantize and dequantize share. */
+static mxattn_status fill(const mxa_quantize_call *call, mxa_producer_launch *launch)
+{
+    const mxattn_tensor *to = &call->quantized;
+    mxa_quantize_params *p = &launch->params.quantize;
+    memset(launch, 0, sizeof *launch);
+    p->batch = sequences_of(&call->batch, to->shape[1], to->scales[MXATTN_HDIM].cu_scale,
+                            to->scales[MXATTN_SEQ].cu_scale, call->device_status);
+    p->wide = view_of(&call->wide);
+    p->payload = view_of(to);
+    p->scales[MXATTN_HDIM] = scales_of(&to->scales[MXATTN_HDIM]);
+    p->scales[MXATTN_SEQ] = scales_of(&to->scales[MXATTN_SEQ]);
+    p->centre = to->tags.flags & MXATTN_CENTRED ? address(to->centre) : 0;
+    p->heads = (int32_t)to->shape[2];
+    p->head_dim = (int32_t)to->shape[3];
+    p->chunks = (int32_t)ceil_div(to->shape[3], TILE);
+    p->type = (int32_t)to->tags.dtype;
+    p->wide_type = (int32_t)call->wide.tags.dtype;
+    p->block = (int32_t)to->tags.block;
+    p->floor_rule = to->tags.rounding == MXATTN_FLOOR;
+    p->folded = (to->tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
+    launch->grid = (int64_t)p->batch.tiles * p->heads * p->chunks;
+    launch->threads = 128 * (unsigned)(p->head_dim >= 128 ? 4 : ceil_div(p->head_dim, 32));
+    mxattn_status status = check_alignment("quantized", to);
+    if (!status) {
+        status = check_alignment("wide", &call->wide);
+    }
+    if (!status) {
+        status = check_scales("quantized.scales[hdim]", &to->scales[MXATTN_HDIM]);
+    }
+    if (!status) {
+        status = check_scales("quantized.scales[seq]", &to->scales[MXATTN_SEQ]);
+    }
+    return status ? status : check_grid(launch->grid);
+}
+
+static mxa_kernel quantize_kernel(const mxa_quantize_params *p)
+{
+    if (p->centre || p->folded || p->head_dim % 8) {
+        return MXA_KERNEL_QUANTIZE_ANY;
+    }
+    return (mxa_kernel)(MXA_KERNEL_QUANTIZE_F32_ROW + 3 * (p->wide_type - MXA_GPU_F32) + p->block -
+                        MXA_GPU_ROW);
+}
+
+mxattn_status mxa_launch_of_quantize(const mxa_quantize_call *call, mxa_producer_launch launches[2],
+                                     int *count)
+{
+    const mxattn_tensor *turned = &call->transposed;
+    mxa_producer_launch *launch = launches;
+    mxa_quantize_params *p = &launch->params.quantize;
+    *count = 0;
+    mxattn_status status = fill(call, launch);
+    if (status) {
+        return status;
+    }
+    if (turned->ndim) {
+        p->transposed = address(turned->data);
+        p->transposed_outer = turned->stride[0];
+        p->transposed_head = turned->stride[1];
+        p->transposed_dim = turned->stride[2];
+    }
+    if (p->centre) {
+        launches[1] = launches[0];
+        launch->kernel = MXA_KERNEL_QUANTIZE_MEAN;
+        launch->grid = (int64_t)p->batch.batch * p->heads * p->chunks;
+        launch->threads = 128;
+        (*count)++;
+        launch++;
+        status = check_grid(launches[0].grid);
+    }
+    launch->kernel = quantize_kernel(p);
+    (*count)++;
+    return status;
+}
+
+mxattn_status mxa_launch_of_dequantize(const mxa_quantize_call *call, mxa_producer_launch *launch)
+{
+    mxattn_status status = fill(call, launch);
+    launch->kernel = MXA_KERNEL_DEQUANTIZE;
+    return status;
+}
+
+mxattn_status mxa_launch_of_scales(const mxa_scales_call *call, mxa_producer_launch *launch)
+{
+    mxa_scales_params *p = &launch->params.scales;
+    memset(launch, 0, sizeof *launch);
+    const int from_hdim = call->from_axis == MXATTN_HDIM, to_hdim = call->to_axis == MXATTN_HDIM;
+    const int32_t *hdim = to_hdim ? call->to.cu_scale : from_hdim ? call->from.cu_scale : NULL;
+    const int32_t *seq = !to_hdim ? call->to.cu_scale : !from_hdim ? call->from.cu_scale : NULL;
+    p->batch = sequences_of(&call->batch, call->tokens, hdim, seq, call->device_status);
+    p->from = scales_of(&call->from);
+    p->to = scales_of(&call->to);
+    p->from_axis = (int32_t)call->from_axis;
+    p->to_axis = (int32_t)call->to_axis;
+    p->heads = (int32_t)call->heads;
+    p->head_dim = (int32_t)call->head_dim;
+    p->chunks = (int32_t)ceil_div(call->head_dim, TILE);
+    const int64_t groups = ceil_div((int64_t)p->heads * p->chunks, MXA_SCALES_UNITS);
+    p->groups = (int32_t)groups;
+    launch->kernel = MXA_KERNEL_SCALES_MOVE;
+    launch->grid = p->batch.tiles * groups;
+    launch->threads = SCALES_THREADS;
+    mxattn_status status = check_scales("from", &call->from);
+    if (!status) {
+        status = check_scales("to", &call->to);
+    }
+    return status ? status : check_grid(launch->grid);
+}
+
+mxattn_status mxa_launch_of_merge(const mxa_merge_call *call, mxa_producer_launch *launch)
+{
+    mxa_merge_params *p = &launch->params.merge;
+    memset(launch, 0, sizeof *launch);
+    p->a = view_of(&call->o_a);
+    p->b = view_of(&call->o_b);
+    p->o = view_of(&call->o);
+    p->lse_a = rows_of(&call->lse_a);
+    p->lse_b = rows_of(&call->lse_b);
+    if (call->lse.ndim) {
+        p->lse = rows_of(&call->lse);
+    }
+    p->type_a = (int32_t)call->o_a.tags.dtype;
+    p->type_b = (int32_t)call->o_b.tags.dtype;
+    p->type_o = (int32_t)call->o.tags.dtype;
+    p->heads = (int32_t)call->o.shape[2];
+    p->head_dim = (int32_t)call->o.shape[3];
+    p->seqlen = call->o.shape[1];
+    p->rows = call->o.shape[0] * call->o.shape[1] * call->o.shape[2];
+    launch->kernel = MXA_KERNEL_STATES_MERGE;
+    launch->grid = ceil_div(p->rows, MERGE_THREADS / 32);
+    launch->threads = MERGE_THREADS;
+    return check_grid(launch->grid);
+}
