@@ -343,6 +343,8 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     FORWARD_HOLD_SCORES(s);
     FORWARD(softmax)
     (params, own, own->own_first, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
+    warp_sync(); /* NOTE: an arrive releases its own lane's reads only; the others read records too
+                  */
     if (leader) {
         mbarrier_arrive(K_EMPTY(STAGE(step)));
     }
@@ -361,6 +363,7 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
         FORWARD_HOLD_SCORES(s);
         FORWARD(softmax)
         (params, own, j, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
+        warp_sync();
         if (leader) {
             mbarrier_arrive(K_EMPTY(STAGE(step)));
         }
