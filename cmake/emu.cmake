@@ -4,8 +4,9 @@
 option(MXA_EMU "build the emulator and the kernels for it" ON)
 
 # A kernel's instructions are told apart by their return addresses, so calls must stay apart and have
-# lines. A parameter struct aligned to 64 bytes is passed by value (psabi).
-set(MXA_EMU_KERNEL_FLAGS -g -fno-optimize-sibling-calls -Wno-psabi)
+# lines. A parameter struct aligned to 64 bytes is passed by value (psabi); kernels mix int and unsigned
+# addresses as CUDA code does.
+set(MXA_EMU_KERNEL_FLAGS -g -fno-optimize-sibling-calls -Wno-psabi -Wno-sign-conversion)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   list(APPEND MXA_EMU_KERNEL_FLAGS -fno-crossjumping -fno-tree-tail-merge)
 endif()
@@ -20,7 +21,7 @@ if(MXA_EMU)
     if(NOT EXISTS ${PROJECT_SOURCE_DIR}/src/emu/${family}.h)
       foreach(kernel IN LISTS kernels)
         file(READ ${kernel} text)
-        if(text MATCHES "cuda/dev/${family}\\.h|common/load\\.h")
+        if(text MATCHES "cuda/dev/${family}\\.h")
           list(REMOVE_ITEM kernels ${kernel})
         endif()
       endforeach()

@@ -23,7 +23,7 @@ enum {
     NOT_FOUND,
     ALIGNMENT = 256,
     /* WHY few: a persistent grid then gives each CTA several tiles, also of small problems. */
-    MULTIPROCESSORS = 4
+    MULTIPROCESSORS = 2
 };
 
 /* ---- sessions ---- */

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REGISTERS = 65536, MOST_THREADS = 1024, POISON_BYTE = 0xFF };
+enum { REGISTERS = 65536, MOST_THREADS = 1024 };
 
 void *mxa_emu_alloc(size_t bytes)
 {
@@ -210,7 +210,8 @@ static void begin_cta(cta_memory *memory, int rank, int block, uint32_t offset,
     cta->threads = memory->threads;
     cta->barriers = &memory->barriers;
     cta->tensor_state = NULL;
-    memset(cta->shared, POISON_BYTE, offset + shared_bytes);
+    memset(cta->shared, emu->options.eager ? 0xFF : (int)mxa_emu_random(256),
+           offset + shared_bytes);
     begin_warps(memory);
     begin_threads(memory);
     mxa_emu_barriers_begin(cta);

@@ -237,12 +237,12 @@ static void touch_shared(cell *c, const mxa_emu_access *as, uint32_t at, int wri
         if (!write) {
             char place[96];
             mxa_emu_shared_text(at, place, sizeof place);
-            if (as->kind == MXA_EMU_GENERIC) {
-                mxa_emu_warn(16, "shared memory read that was never written", as->site, 0, "%s",
-                             place);
-            } else {
+            if (!is_generic(as->kind)) {
                 mxa_emu_error(16, "shared memory read that was never written", as->site, 0,
                               "%s by %s", place, mxa_emu_kind_name(as->kind));
+            } else if (mxa_emu_now->options.unwritten_reads) {
+                mxa_emu_warn(16, "shared memory read that was never written", as->site, 0, "%s",
+                             place);
             }
         }
     } else if (!keep_order(&c->writer, as)) {
