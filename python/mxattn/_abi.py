@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes as c
 import os
+from typing import Any
 
 from ._errors import MxattnError, raise_status
 
@@ -305,7 +306,7 @@ def _load() -> c.CDLL:
 lib = _load()
 
 
-def make(struct: type, **members):
+def make(struct: Any, **members) -> Any:
     """An initialised struct: the library's defaults, then the members given."""
     made = struct()
     getattr(lib, _INIT[struct])(c.addressof(made), c.sizeof(made))

@@ -53,6 +53,16 @@ class _Entry:
     """A plan and what its runs share."""
 
     __slots__ = ("plan", "handle", "calls", "kept", "new", "workspace_bytes", "device", "library", "batch", "simple")
+    plan: Plan
+    handle: Any  # the plan's, as ctypes passes it on
+    calls: list  # structs not in use
+    kept: dict  # name -> (view, tags) of a wide operand, None of an MxTensor
+    new: dict  # name -> what makes the array
+    workspace_bytes: int
+    device: tuple
+    library: Any
+    batch: int
+    simple: bool  # dense, wide, on the host, O alone
 
     def take(self) -> _Call:
         try:
@@ -187,7 +197,7 @@ def _offsets(cu_q, cu_k, used_q, used_k, x) -> list:
         raise ArgumentError(f"{missing} is None; cu_seqlens_q and cu_seqlens_k come together")
     library, device = library_of(x, "q"), _view(x, "q").device
     names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
-    found = []
+    found: list = []
     for values, name in zip((cu_q, cu_k, used_q, used_k), names):
         if name == "cu_seqlens_k" and values is cu_q:
             found.append(found[0])
@@ -369,13 +379,29 @@ def attention(
     """
     library = q._library if type(q) is MxTensor else (_libraries.get(type(q)) or arrays.library_of(q, "q"))
     if library.traced(q, k, v, sink):
-        attend = __import__(f"mxattn.{library.name}", fromlist=["attention"]).attention
-        return attend(
+        if library.name == "torch":
+            from .torch import attention as traceable
+        else:
+            from .jax import attention as traceable
+        return traceable(
             q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal=causal, window_size=window_size,
             softmax_scale=softmax_scale, softcap=softcap, sink=sink, seqused_q=seqused_q, seqused_k=seqused_k,
             alignment=alignment, causal_strict=causal_strict, return_lse=return_lse, deterministic=deterministic,
             intermediates=intermediates, block=block, out_dtype=out_dtype, backend=backend, precision=precision,
         )  # fmt: skip
+    return _attend(
+        library, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window_size, softmax_scale,
+        softcap, sink, seqused_q, seqused_k, alignment, causal_strict, return_lse, deterministic, intermediates, block, out,
+        out_dtype, backend, precision, context, stream, device_status,
+    )  # fmt: skip
+
+
+def _attend(
+    library, q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, window_size, softmax_scale, softcap,
+    sink, seqused_q, seqused_k, alignment, causal_strict, return_lse, deterministic, intermediates, block, out, out_dtype,
+    backend, precision, context=None, stream=None, device_status=None,
+):  # fmt: skip
+    """attention of arrays that hold values, gradients left aside."""
     # Plain numbers: what a tensor holds now may not stand for it later.
     if softmax_scale is not None and type(softmax_scale) is not float:
         softmax_scale = float(softmax_scale)
@@ -390,7 +416,7 @@ def attention(
     v_key, v_address, v_kept = _describe(v, "v")
     plain = cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is sink is out is None
     if plain:
-        key = (q_key, k_key, v_key, options, out_dtype, return_lse, context)
+        key: tuple = (q_key, k_key, v_key, options, out_dtype, return_lse, context)
         entry = _plans.get(key)
         if entry is not None and entry.simple:
             call = entry.take()
@@ -492,7 +518,7 @@ def attention_backward(
     described = {name: _describe(x, name) for name, x in given.items()}
     offsets, lengths = _jagged(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, q, k)
     key = ("backward", *[d[0] for d in described.values()], options, lengths, grad_dtype, context, dq_reduce, dq_scale_log2)
-    key += (dlse is None, sink is None, seqused_q is None, seqused_k is None)
+    key = (*key, dlse is None, sink is None, seqused_q is None, seqused_k is None)
     entry = _plans.get(key)
     if entry is None:
         word = str(grad_dtype or ("bfloat16" if type(q) is MxTensor else _view(q, "q").dtype))

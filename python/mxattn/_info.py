@@ -115,7 +115,7 @@ def plan(
             raise ArgumentError("cu_seqlens_k is None; cu_seqlens_q and cu_seqlens_k come together")
         library, device = views["q"].library or arrays._shared(arrays.Numpy), views["q"].device
         cu = [arrays.offsets(x, library, device, n) for x, n in ((cu_seqlens_q, "cu_seqlens_q"), (cu_seqlens_k, "cu_seqlens_k"))]
-        lengths = _attention._lengths(*cu, max_seqlen_q, max_seqlen_k, views["q"], views["k"])
+        lengths = _attention._lengths(cu[0], cu[1], max_seqlen_q, max_seqlen_k, views["q"], views["k"])
     scale = None if softmax_scale is None else float(softmax_scale)
     options = (bool(causal), _attention._window(window_size), scale, float(softcap), alignment, bool(causal_strict),
                bool(deterministic), intermediates, block, precision, backend)  # fmt: skip

@@ -54,8 +54,11 @@ def _workspace(args, library, device, context):
     return memory
 
 
-def _new_mx(library, device, shape, *, dtype, block, layout, axes, rounding, folded, centred, cu, cu_seqlens, seqused):
+def _new_mx(library, device, shape, *, dtype, block, layout, axes, rounding, folded, centred, cu, cu_seqlens, seqused,
+            order="head"):  # fmt: skip
     """An MxTensor over new arrays, to be written by a producer."""
+    if order not in ("head", "gemm"):
+        raise ArgumentError(f"scale_order is {order!r}; it must be 'head' or 'gemm'")
     if layout is None:
         layout = "compact" if block == "square" else "linear"
     abi.named(abi.LAYOUTS, layout, "layout")
@@ -65,6 +68,13 @@ def _new_mx(library, device, shape, *, dtype, block, layout, axes, rounding, fol
         if axis not in AXES_OF[block]:
             raise LayoutError(f"axes has {axis!r}; {block} blocks have scales along {' and '.join(AXES_OF[block])}")
     scales = {axis: library.empty(scale_shape(axis, layout, shape, cu), "e8m0", device) for axis in axes}
+    strides = None
+    if order == "gemm":
+        if layout != "tiled" or "seq" in axes or len(shape) < 3 or shape[-1] % 128:
+            raise LayoutError("scale_order is 'gemm'; it needs layout 'tiled', axes ('hdim',) and head_dim a multiple of 128")
+        heads, rows, columns = scales["hdim"].shape[:3]
+        scales["hdim"] = library.empty((rows, heads * columns, 32, 16), "e8m0", device)
+        strides = (heads * columns, columns, 1)
     centre = None
     if centred:
         if len(shape) == 2:
@@ -74,6 +84,7 @@ def _new_mx(library, device, shape, *, dtype, block, layout, axes, rounding, fol
     return MxTensor(
         library.empty(shape, dtype, device), scales.get("hdim"), scales.get("seq"), dtype=dtype, block=block,
         layout=layout, rounding=rounding, folded=folded, centre=centre, cu_seqlens=cu_seqlens, seqused=seqused,
+        scale_strides=strides,
     )  # fmt: skip
 
 
@@ -97,10 +108,12 @@ def quantize(
     rounding: str = "rceil",
     layout: Optional[str] = None,
     axes: Optional[tuple] = None,
+    scale_order: str = "head",
     folded: bool = False,
     centred: bool = False,
     cu_seqlens: Any = None,
     seqused: Any = None,
+    out: Optional[MxTensor] = None,
     backend: Optional[str] = None,
     context: Optional[Context] = None,
 ) -> MxTensor:
@@ -114,7 +127,10 @@ def quantize(
         rounding: "rceil" (nothing saturates) or "floor" (OCP MX v1.0).
         layout: of the scales: "linear", "compact" (square), "tiled"; None: compact for square blocks, else linear.
         axes: which arrays of scales: "hdim", "seq"; None: all the block has (compact: one).
+        scale_order: of tiled units along hdim: "head" (one head after another, as attention reads them) or "gemm" (the
+            units of one (tokens, H * D) matrix, as a GEMM over hidden reads them; D a multiple of 128).
         folded: one scale across the head dimension.
+        out: an MxTensor of x's shape to write into; its tags then choose all of the above.
         centred: subtract a mean per (sequence, head, dim), kept in the tensor (v only).
         cu_seqlens, seqused: where the sequences of a jagged x begin, tokens used of each; see attention.
         backend, context: see attention.
@@ -132,8 +148,12 @@ def quantize(
     tags = wide_tags(found, "x")
     cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
     used = None if seqused is None else arrays.offsets(seqused, library, device, "seqused")
-    made = _new_mx(library, device, found.shape, dtype=dtype, block=block, layout=layout, axes=axes, rounding=rounding,
-                   folded=folded, centred=centred, cu=cu, cu_seqlens=cu_seqlens, seqused=seqused)  # fmt: skip
+    if out is not None:
+        made = out
+    else:
+        made = _new_mx(library, device, found.shape, dtype=dtype, block=block, layout=layout, axes=axes,
+                       rounding=rounding, folded=folded, centred=centred, cu=cu, cu_seqlens=cu_seqlens, seqused=seqused,
+                       order=scale_order)  # fmt: skip
     args = abi.make(abi.QuantizeArgs)
     args.backend = backend_for(backend, device)
     wide = _struct(found, tags, "x")
@@ -143,7 +163,7 @@ def quantize(
     kept = _workspace(args, library, device, context)
     abi.check(abi.lib.mxattn_quantize(_handle(context), c.addressof(args)))
     del kept, wide
-    return _finished(made, library)
+    return out if out is not None else _finished(made, library)
 
 
 def dequantize(
