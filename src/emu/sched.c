@@ -10,7 +10,9 @@
 
 #include <string.h>
 
-_Thread_local mxa_emu *mxa_emu_now __attribute__((tls_model("initial-exec")));
+/* NOTE: no tls_model: initial-exec would ask for all of the library's thread-local memory in the static
+ * block, and a program that opens the library at run time (Python) has little room there. */
+_Thread_local mxa_emu *mxa_emu_now;
 
 mxa_emu_engine *mxa_emu_engine_now(void)
 {
