@@ -12,19 +12,16 @@
 #include "attention.h"
 
 #include "mxattn/mxattn.h"
+#include "mxfp8_library.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct attention_mxfp8 {
     attention base;
     attention_shape shape;
-    mxattn_backend backend;
-    mxattn_context *context;
+    mxfp8_library library;
     mxattn_plan *plan;
-    void *workspace; /* largest of forward's and backward's; aligned as the library asks */
-    size_t workspace_bytes;
     struct layer_memory {
         uint8_t *payload; /* (max_tokens, heads + 2 kv_heads, head_dim) */
         uint8_t *scales;  /* compact: (blocks of 32 tokens, heads + 2 kv_heads, head_dim / 32) */
@@ -32,38 +29,12 @@ struct attention_mxfp8 {
     } * layer;
 };
 
-/* Ends the program with the library's sentence. */
-static void need(mxattn_status status)
-{
-    if (status == MXATTN_OK)
-        return;
-    fprintf(stderr, "train_lm: %s: %s\n", mxattn_status_name(status), mxattn_last_error());
-    exit(1);
-}
-
-static mxattn_backend backend_named(const char *name)
-{
-    static const char *const names[] = {"auto", "ref", "cpu"};
-    static const mxattn_backend values[] = {MXATTN_BACKEND_AUTO, MXATTN_BACKEND_REF,
-                                            MXATTN_BACKEND_CPU};
-    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
-        if (strcmp(name, names[i]) == 0)
-            return values[i];
-    fprintf(stderr, "train_lm: --backend is '%s'; it must be auto, cpu or ref\n", name);
-    exit(2);
-}
-
-static void parallel_for(void *user, int64_t count, mxattn_task task, void *arg)
-{
-    pool_for(user, count, task, arg);
-}
-
 static void create_plan(struct attention_mxfp8 *self)
 {
     const attention_shape *s = &self->shape;
     mxattn_attention_problem problem;
     mxattn_attention_problem_init(&problem); /* q, k, v: E4M3 in square blocks */
-    problem.backend = self->backend;
+    problem.backend = self->library.backend;
     problem.mode = MXATTN_TRAINING;
     problem.format = MXATTN_JAGGED;
     problem.batch = s->max_sequences;
@@ -75,20 +46,13 @@ static void create_plan(struct attention_mxfp8 *self)
     problem.causal = 1;
     problem.o.dtype = problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = MXATTN_F32;
     problem.dout.dtype = MXATTN_F32; /* with square blocks: quantized in the call */
-    need(mxattn_plan_create(self->context, &problem, &self->plan));
+    mxfp8_need(mxattn_plan_create(self->library.context, &problem, &self->plan));
 
     mxattn_plan_info info;
     mxattn_plan_info_init(&info);
-    need(mxattn_plan_query(self->plan, &info));
-    int64_t bytes = info.workspace_forward_bytes > info.workspace_backward_bytes
-                        ? info.workspace_forward_bytes
-                        : info.workspace_backward_bytes;
-    self->workspace_bytes = (size_t)(bytes + 255) / 256 * 256;
-    self->workspace = aligned_alloc(256, self->workspace_bytes + 256);
-    if (!self->workspace) {
-        fprintf(stderr, "train_lm: no memory for %zu bytes of workspace\n", self->workspace_bytes);
-        exit(1);
-    }
+    mxfp8_need(mxattn_plan_query(self->plan, &info));
+    mxfp8_workspace(&self->library, (size_t)info.workspace_forward_bytes);
+    mxfp8_workspace(&self->library, (size_t)info.workspace_backward_bytes);
     snprintf(self->base.description, sizeof(self->base.description), "MXFP8, mxattn %s, %s and %s",
              mxattn_version_string(), info.kernel_forward, info.kernel_backward);
 }
@@ -129,12 +93,12 @@ static void quantize(struct attention_mxfp8 *self, const struct layer_memory *me
     mxattn_tensor quantized = quantized_heads_of(s, memory, batch->tokens, 0, all);
     mxattn_quantize_args args;
     mxattn_quantize_args_init(&args);
-    args.backend = self->backend;
+    args.backend = self->library.backend;
     args.wide = &wide;
     args.quantized = &quantized;
     args.sequences.cu_seqlens = batch->cu_seqlens;
     args.sequences.batch = batch->sequences;
-    need(mxattn_quantize(self->context, &args));
+    mxfp8_need(mxattn_quantize(self->library.context, &args));
 }
 
 /* The tensors that forward and backward share. */
@@ -163,8 +127,8 @@ static void set_operands(struct attention_mxfp8 *self, struct operands *x, int l
     x->args.lse = &x->lse;
     x->args.batch = batch->sequences;
     x->args.cu_seqlens_q = x->args.cu_seqlens_k = batch->cu_seqlens;
-    x->args.workspace = self->workspace;
-    x->args.workspace_bytes = self->workspace_bytes;
+    x->args.workspace = self->library.workspace;
+    x->args.workspace_bytes = self->library.workspace_bytes;
 }
 
 static void forward(attention *base, int layer, float *o, const float *qkv, const jagged *batch)
@@ -173,7 +137,7 @@ static void forward(attention *base, int layer, float *o, const float *qkv, cons
     struct operands x;
     quantize(self, &self->layer[layer], qkv, batch);
     set_operands(self, &x, layer, o, batch);
-    need(mxattn_attention_forward(self->plan, &x.args));
+    mxfp8_need(mxattn_attention_forward(self->plan, &x.args));
 }
 
 /* qkv is not read: its quantized form is still there. */
@@ -197,7 +161,7 @@ static void backward(attention *base, int layer, float *dqkv, const float *dout,
     x.args.dq = &dq;
     x.args.dk = &dk;
     x.args.dv = &dv;
-    need(mxattn_attention_backward(self->plan, &x.args));
+    mxfp8_need(mxattn_attention_backward(self->plan, &x.args));
 }
 
 static void destroy(attention *base)
@@ -209,9 +173,8 @@ static void destroy(attention *base)
         free(self->layer[l].lse);
     }
     free(self->layer);
-    free(self->workspace);
     mxattn_plan_destroy(self->plan);
-    mxattn_context_destroy(self->context);
+    mxfp8_library_close(&self->library);
     free(self);
 }
 
@@ -220,14 +183,7 @@ attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const c
     struct attention_mxfp8 *self = allocate_zero(sizeof(*self));
     self->base = (attention){forward, backward, destroy, {0}};
     self->shape = *shape;
-    self->backend = backend_named(backend);
-
-    mxattn_context_options options;
-    mxattn_context_options_init(&options);
-    options.threads = pool_threads(p);
-    options.parallel_for = parallel_for;
-    options.parallel_user = p;
-    need(mxattn_context_create(&options, &self->context));
+    mxfp8_library_open(&self->library, p, backend);
     create_plan(self);
 
     size_t blocks = (size_t)(shape->max_tokens / 32 + shape->max_sequences);

@@ -4,6 +4,7 @@
  */
 #include "adamw.h"
 #include "generate.h"
+#include "mxfp8_network.h"
 #include "options.h"
 #include "progress.h"
 
@@ -12,15 +13,34 @@
 
 enum { VALIDATIONS = 4 }; /* in each training, evenly spread, the last one after the last step */
 
-static attention *create_attention(pool *p, const model_config *c, enum attention_kind kind,
-                                   const char *backend)
+/* What a training attends with, or its whole network. */
+typedef struct engine {
+    attention *attend;
+    mxfp8_network *narrow;
+} engine;
+
+static engine create_engine(pool *p, const model_config *c, enum attention_kind kind,
+                            const char *backend)
 {
     attention_shape shape = model_attention_shape(c);
+    if (kind == ATTENTION_MXFP8_ALL)
+        return (engine){.narrow = mxfp8_network_create(p, c, backend)};
     if (kind == ATTENTION_FLOAT32)
-        return attention_float32_create(p, &shape);
+        return (engine){.attend = attention_float32_create(p, &shape)};
     if (kind == ATTENTION_MXFP8)
-        return attention_mxfp8_create(p, &shape, backend);
-    return attention_none_create(&shape);
+        return (engine){.attend = attention_mxfp8_create(p, &shape, backend)};
+    return (engine){.attend = attention_none_create(&shape)};
+}
+
+static model *create_model(pool *p, const model_config *c, const engine *e, uint64_t seed)
+{
+    return e->narrow ? model_create_mxfp8(p, c, e->narrow, seed)
+                     : model_create(p, c, e->attend, seed);
+}
+
+static const char *describe(const engine *e)
+{
+    return e->narrow ? mxfp8_network_description(e->narrow) : e->attend->description;
 }
 
 static model_config configure(const options *o, const text *t)
@@ -65,6 +85,7 @@ static void train(model *m, const text *t, const options *o, run_report *run,
         model_backward(m, &b);
         adamw_step(&optimizer, m->p, &m->weights, &m->gradients,
                    learning_rate_at(o->learning_rate, step, o->steps));
+        model_weights_changed(m);
         run->tokens[step] = tokens += b.sequences.tokens;
         run->train_seconds += seconds_now() - start;
         run->attention_seconds += m->attention_seconds - attention_start;
@@ -108,20 +129,20 @@ int main(int argc, char **argv)
            t->count, t->vocabulary, t->train.count, t->validation.count, t->validation.tokens);
     printf("bigram model of the same text: cross entropy %.4f nats\n", bigram);
     run_report runs[ATTENTION_KINDS];
-    attention *attend[ATTENTION_KINDS];
+    engine engines[ATTENTION_KINDS];
     report_make_directory(o.out);
     for (int i = 0; i < o.run_count; i++) /* all first: a refusal should not come after minutes */
-        attend[i] = create_attention(p, &config, o.runs[i], o.backend);
+        engines[i] = create_engine(p, &config, o.runs[i], o.backend);
     progress_line progress = progress_start(o.steps * o.run_count);
     for (int i = 0; i < o.run_count; i++) {
         runs[i] = report_create(attention_kind_name(o.runs[i]), o.steps);
-        model *m = model_create(p, &config, attend[i], o.seed);
+        model *m = create_model(p, &config, &engines[i], o.seed);
         if (i == 0)
             printf("network: %d layers, width %d, %d heads on %d kv heads of 64, %.2f million "
                    "parameters, %d threads\n",
                    config.layers, config.width, config.heads, config.kv_heads,
                    1e-6 * (double)m->weights.count, pool_threads(p));
-        printf("attention %s: %s\n", runs[i].name, attend[i]->description);
+        printf("attention %s: %s\n", runs[i].name, describe(&engines[i]));
         train(m, t, &o, &runs[i], &progress);
         progress_clear(&progress);
         generate_lines(m, t, o.seed);

@@ -4,6 +4,8 @@
  */
 #include "model.h"
 
+#include "mxfp8_network.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -90,9 +92,17 @@ static float *rows(const model_config *c, int columns)
     return allocate((size_t)c->max_tokens * (size_t)columns * sizeof(float));
 }
 
+/* With an MXFP8 network only what lies outside its layers. */
 static void create_activations(model *m)
 {
     const model_config *c = &m->config;
+    m->act.loss = rows(c, 1);
+    m->act.logits = rows(c, c->vocabulary);
+    m->dx = rows(c, c->width);
+    if (m->narrow) {
+        m->act.layer[0].x = rows(c, c->width);
+        return;
+    }
     for (int l = 0; l < c->layers; l++) {
         struct layer_activations *a = &m->act.layer[l];
         a->x = rows(c, c->width);
@@ -110,27 +120,43 @@ static void create_activations(model *m)
     m->act.x_last = rows(c, c->width);
     m->act.norm_last = rows(c, c->width);
     m->act.rstd_last = rows(c, 1);
-    m->act.logits = rows(c, c->vocabulary);
-    m->act.loss = rows(c, 1);
-    m->dx = rows(c, c->width);
     m->dnorm = rows(c, c->width);
     m->dqkv = rows(c, qkv_width(c));
     m->dout = rows(c, c->heads * c->head_dim);
     m->dactive = rows(c, c->hidden);
 }
 
-model *model_create(pool *p, const model_config *config, attention *attend, uint64_t seed)
+static model *create(pool *p, const model_config *config, attention *attend, mxfp8_network *narrow,
+                     uint64_t seed)
 {
     model *m = allocate_zero(sizeof(*m));
     m->config = *config;
     m->p = p;
     m->attend = attend;
+    m->narrow = narrow;
     m->weights = parameters_create(config);
     m->gradients = parameters_create(config);
     m->rope = rope_table_create(config->max_length, config->head_dim);
     create_activations(m);
     initialise(&m->weights, config, seed);
+    model_weights_changed(m);
     return m;
+}
+
+model *model_create(pool *p, const model_config *config, attention *attend, uint64_t seed)
+{
+    return create(p, config, attend, NULL, seed);
+}
+
+model *model_create_mxfp8(pool *p, const model_config *config, mxfp8_network *narrow, uint64_t seed)
+{
+    return create(p, config, NULL, narrow, seed);
+}
+
+void model_weights_changed(model *m)
+{
+    if (m->narrow)
+        mxfp8_network_load(m->narrow, &m->weights);
 }
 
 void model_destroy(model *m)
@@ -148,7 +174,10 @@ void model_destroy(model *m)
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
     rope_table_destroy(&m->rope);
-    m->attend->destroy(m->attend);
+    if (m->attend)
+        m->attend->destroy(m->attend);
+    if (m->narrow)
+        mxfp8_network_destroy(m->narrow);
     free(m);
 }
 
@@ -162,6 +191,12 @@ void model_forward(model *m, const batch *b)
     const model_config *c = &m->config;
     int T = b->sequences.tokens, C = c->width, qk = c->heads + c->kv_heads;
     embedding_forward(m->p, m->act.layer[0].x, m->weights.embedding, b->input, T, C);
+    if (m->narrow) {
+        mxfp8_network_forward(m->narrow, &m->weights, &m->rope, m->act.layer[0].x, &b->sequences,
+                              m->act.logits);
+        m->attention_seconds = mxfp8_network_counts(m->narrow).attention_seconds;
+        return;
+    }
     for (int l = 0; l < c->layers; l++) {
         const struct layer_parameters *w = &m->weights.layer[l];
         struct layer_activations *a = &m->act.layer[l];
@@ -225,6 +260,13 @@ void model_backward(model *m, const batch *b)
     const model_config *c = &m->config;
     int T = b->sequences.tokens, C = c->width;
     memset(m->gradients.all, 0, (size_t)m->gradients.count * sizeof(float));
+    if (m->narrow) {
+        mxfp8_network_backward(m->narrow, &m->weights, &m->gradients, &m->rope, m->act.logits,
+                               &b->sequences, m->dx);
+        m->attention_seconds = mxfp8_network_counts(m->narrow).attention_seconds;
+        embedding_backward(m->p, m->gradients.embedding, m->dx, b->input, T, C);
+        return;
+    }
     linear_backward(m->p, m->dnorm, m->gradients.head, m->act.logits, m->act.norm_last,
                     m->weights.head, T, C, c->vocabulary);
     memset(m->dx, 0, (size_t)T * (size_t)C * sizeof(float));

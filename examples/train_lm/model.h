@@ -20,6 +20,7 @@ typedef struct model_config {
     int vocabulary, layers, width, hidden;
     int heads, kv_heads, head_dim;
     int max_tokens, max_sequences, max_length; /* of a batch */
+    int sees_all;                              /* 1: attention is not causal */
 } model_config;
 
 attention_shape model_attention_shape(const model_config *c);
@@ -64,7 +65,8 @@ typedef struct activations {
 typedef struct model {
     model_config config;
     pool *p;
-    attention *attend; /* owned */
+    attention *attend;            /* owned; NULL with narrow */
+    struct mxfp8_network *narrow; /* owned; computes all layers where it is there */
     parameters weights, gradients;
     activations act;
     float *dx, *dnorm, *dqkv, *dout, *dactive; /* gradients that live for one layer */
@@ -72,9 +74,14 @@ typedef struct model {
     double attention_seconds; /* spent in attend->forward and ->backward so far */
 } model;
 
-/* Takes attend over. */
+/* Takes attend over, or narrow. */
 model *model_create(pool *p, const model_config *config, attention *attend, uint64_t seed);
+model *model_create_mxfp8(pool *p, const model_config *config, struct mxfp8_network *narrow,
+                          uint64_t seed);
 void model_destroy(model *m);
+
+/* To be called when m->weights have changed. */
+void model_weights_changed(model *m);
 
 /* Fills m->act.logits. */
 void model_forward(model *m, const batch *b);

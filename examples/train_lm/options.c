@@ -15,8 +15,10 @@ static const char help[] =
     "usage: train_lm [options]\n"
     "Trains a small causal transformer on text, once for each kind of attention, from the same\n"
     "seed, and compares the validation losses.\n"
-    "  --attention LIST   kinds, by commas: float32, mxfp8, none (default float32,mxfp8)\n"
-    "  --backend NAME     of the mxattn library for mxfp8: auto, cpu, ref (default auto)\n"
+    "  --attention LIST   kinds, by commas: float32, mxfp8, mxfp8-all (every activation in\n"
+    "                     MXFP8), none (default float32,mxfp8)\n"
+    "  --backend NAME     of the mxattn library for mxfp8 and mxfp8-all: auto, cpu, ref (default "
+    "auto)\n"
     "  --steps N          optimizer steps of each training (default 600)\n"
     "  --batch-tokens N   most tokens of a step (default 1024)\n"
     "  --width N          of the network, a multiple of 64, the head size (default 128)\n"
@@ -30,7 +32,7 @@ static const char help[] =
 
 const char *attention_kind_name(enum attention_kind kind)
 {
-    static const char *const names[] = {"float32", "mxfp8", "none"};
+    static const char *const names[] = {"float32", "mxfp8", "mxfp8-all", "none"};
     return names[kind];
 }
 
@@ -85,7 +87,7 @@ static void read_runs(options *o, const char *value)
             repeated |= o->runs[i] == kind;
         if (kind == ATTENTION_KINDS || repeated)
             refuse("attention", value,
-                   "a list of float32, mxfp8 and none, by commas, each at most once");
+                   "a list of float32, mxfp8, mxfp8-all and none, by commas, each at most once");
         o->runs[o->run_count++] = kind;
         at += length;
         if (*at == '\0')

@@ -7,7 +7,15 @@
 
 #include <stdint.h>
 
-enum attention_kind { ATTENTION_FLOAT32, ATTENTION_MXFP8, ATTENTION_NONE, ATTENTION_KINDS };
+/* What one training computes in: attention in float32, in MXFP8, all activations in MXFP8, or no
+ * attention. */
+enum attention_kind {
+    ATTENTION_FLOAT32,
+    ATTENTION_MXFP8,
+    ATTENTION_MXFP8_ALL,
+    ATTENTION_NONE,
+    ATTENTION_KINDS
+};
 
 const char *attention_kind_name(enum attention_kind kind);
 

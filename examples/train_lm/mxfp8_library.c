@@ -1,0 +1,114 @@
+/* mxfp8_library.c: mxattn as the example uses it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "mxfp8_library.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void mxfp8_need(mxattn_status status)
+{
+    if (status == MXATTN_OK)
+        return;
+    fprintf(stderr, "train_lm: %s: %s\n", mxattn_status_name(status), mxattn_last_error());
+    exit(1);
+}
+
+static mxattn_backend backend_named(const char *name)
+{
+    static const char *const names[] = {"auto", "ref", "cpu"};
+    static const mxattn_backend values[] = {MXATTN_BACKEND_AUTO, MXATTN_BACKEND_REF,
+                                            MXATTN_BACKEND_CPU};
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return values[i];
+    fprintf(stderr, "train_lm: --backend is '%s'; it must be auto, cpu or ref\n", name);
+    exit(2);
+}
+
+static void parallel_for(void *user, int64_t count, mxattn_task task, void *arg)
+{
+    pool_for(user, count, task, arg);
+}
+
+void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend)
+{
+    mxattn_context_options options;
+    *library = (mxfp8_library){.backend = backend_named(backend)};
+    mxattn_context_options_init(&options);
+    options.threads = pool_threads(p);
+    options.parallel_for = parallel_for;
+    options.parallel_user = p;
+    mxfp8_need(mxattn_context_create(&options, &library->context));
+}
+
+void mxfp8_library_close(mxfp8_library *library)
+{
+    free(library->workspace);
+    mxattn_context_destroy(library->context);
+}
+
+void mxfp8_workspace(mxfp8_library *library, size_t bytes)
+{
+    if (bytes <= library->workspace_bytes)
+        return;
+    free(library->workspace);
+    library->workspace_bytes = (bytes + 255) / 256 * 256;
+    library->workspace = aligned_alloc(256, library->workspace_bytes);
+    if (!library->workspace) {
+        fprintf(stderr, "train_lm: no memory for %zu bytes of workspace\n",
+                library->workspace_bytes);
+        exit(1);
+    }
+}
+
+/* Sizes the workspace with the call's own query, then calls. */
+#define CALL(library, args, function)                                                              \
+    do {                                                                                           \
+        size_t bytes = 0;                                                                          \
+        (args)->backend = (library)->backend;                                                      \
+        mxfp8_need(function##_workspace((library)->context, args, &bytes));                        \
+        mxfp8_workspace(library, bytes);                                                           \
+        (args)->workspace = (library)->workspace;                                                  \
+        (args)->workspace_bytes = (library)->workspace_bytes;                                      \
+        mxfp8_need(function((library)->context, args));                                            \
+    } while (0)
+
+void mxfp8_norm(mxfp8_library *library, mxattn_rmsnorm_quantize_args *args)
+{
+    CALL(library, args, mxattn_rmsnorm_quantize);
+}
+
+void mxfp8_norm_backward(mxfp8_library *library, mxattn_rmsnorm_backward_args *args)
+{
+    CALL(library, args, mxattn_rmsnorm_backward);
+}
+
+void mxfp8_gemm(mxfp8_library *library, mxattn_gemm_quantize_args *args)
+{
+    CALL(library, args, mxattn_gemm_quantize);
+}
+
+void mxfp8_quantize(mxfp8_library *library, const mxattn_tensor *wide, const mxattn_tensor *narrow)
+{
+    mxattn_quantize_args args;
+    mxattn_quantize_args_init(&args);
+    args.wide = wide;
+    args.quantized = narrow;
+    CALL(library, &args, mxattn_quantize);
+    library->quantizations++;
+}
+
+mxattn_tensor mxfp8_matrix(mxattn_tensor heads)
+{
+    const int64_t columns = heads.shape[1] * heads.shape[2];
+    heads.ndim = 2;
+    heads.shape[1] = columns;
+    heads.shape[2] = 0;
+    heads.stride[1] = 1;
+    heads.stride[2] = 0;
+    heads.scales[MXATTN_HDIM].stride_head = 0; /* there is one head; blocks follow each other */
+    return heads;
+}
