@@ -213,6 +213,13 @@ static mxattn_scales private_scales(const run *r, int operand)
     return scales;
 }
 
+/* 1 where the caller's scales are there, and are not those that the kernel reads. */
+static int must_arrange(const mxattn_tensor *from, mxattn_axis axis)
+{
+    const mxattn_scales *scales = &from->scales[axis];
+    return scales->data ? scales->layout != MXATTN_TILED : from->scales[!axis].data != NULL;
+}
+
 /* The operand as the kernel reads it: the caller's, with what is private put in its place. */
 static void place_operand(const run *r, const mxattn_tensor *from, int operand,
                           mxattn_tensor *placed)
@@ -228,7 +235,7 @@ static void place_operand(const run *r, const mxattn_tensor *from, int operand,
         placed->stride[1] = placed->shape[3] * placed->shape[2];
         placed->stride[0] = placed->stride[1] * placed->shape[1];
     }
-    if (wide || from->scales[axis].layout != MXATTN_TILED || !from->scales[axis].data) {
+    if (wide || must_arrange(from, axis)) {
         memset(placed->scales, 0, sizeof placed->scales);
         placed->scales[axis] = private_scales(r, operand);
     }
@@ -340,7 +347,7 @@ static mxattn_status prepare_all(const run *r)
     for (int i = 0; i < 3 && !status; i++) {
         if (mxa_dtype_is_wide(from[i]->tags.dtype)) {
             status = quantize(r, from[i], i);
-        } else if (r->operand[i].scales[axis_of(i)].data != from[i]->scales[axis_of(i)].data) {
+        } else if (must_arrange(from[i], axis_of(i))) {
             status = arrange(r, from[i], i);
         }
     }
@@ -356,7 +363,7 @@ static mxattn_status map_operand(const run *r, int operand, mxa_device_map *map)
                                (uint64_t)(t->shape[1] ? t->shape[1] : 1),
                                (uint64_t)(t->shape[0] ? t->shape[0] : 1)};
     const uint64_t strides[3] = {(uint64_t)t->stride[2], (uint64_t)t->stride[1],
-                                 (uint64_t)t->stride[0]};
+                                 (uint64_t)(t->shape[0] > 1 ? t->stride[0] : 16)};
     const uint32_t box[4] = {(uint32_t)t->shape[3], 1, MXA_SM100_TILE_K, 1};
     /* A tensor of no tokens needs no memory, but a map does. */
     const mxa_global at = t->data ? address(t->data) : r->base;

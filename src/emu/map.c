@@ -38,9 +38,8 @@ int mxa_emu_map_encode(void *map, int type, uint32_t rank, void *address, const 
         m.box[i] = (uint16_t)box[i];
     }
     for (uint32_t i = 0; i + 1 < rank; i++) {
-        const uint64_t below = i ? strides_bytes[i - 1] * sizes[i] : sizes[0] * bytes;
-        if (strides_bytes[i] % 16 || strides_bytes[i] >= (uint64_t)1 << 40 ||
-            (i && strides_bytes[i] < below && sizes[i] > 1)) {
+        /* In any order: (B, H, S, D) seen as (B, S, H, D), a dimension of one element. */
+        if (strides_bytes[i] % 16 || strides_bytes[i] >= (uint64_t)1 << 40) {
             return INVALID_VALUE;
         }
         m.stride[i] = strides_bytes[i];

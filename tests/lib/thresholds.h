@@ -98,4 +98,11 @@
 #define MXT_GEMM_RMS    2.0e-6
 #define MXT_GEMM_NARROW 3.0e-3
 
+/* --- The Blackwell forward's arithmetic against ref's float64 model of the same points. A quarter
+ * of exp2 is a polynomial (7.5e-5), the row maximum has a headroom of 3 binades, and P on the other
+ * side of an E4M3 rounding is off by 2^-4 of itself. */
+#define MXT_SM100_O            5.8e-3
+#define MXT_SM100_LSE_ABSOLUTE 1.0e-4
+#define MXT_SM100_LSE_RELATIVE 2.0e-6
+
 #endif

@@ -127,6 +127,22 @@ MXA_DEVICE void FORWARD(load_block)(const mxa_device_map *map, const mxa_sm100_s
               MXA_SM100_UNIT, full);
 }
 
+/* Until everything brought has been read. WHY: no commit may be under way when tensor memory is
+ * freed and the CTA ends. */
+MXA_DEVICE void FORWARD(load_end)(mxa_shared shared, int step, const int *queries)
+{
+    MXA_NO_UNROLL
+    for (int i = 0; i < STAGES; i++, step++) {
+        mbarrier_wait(BARRIER(K_EMPTY + STAGE(step)), PARITY(step) ^ 1);
+        mbarrier_wait(BARRIER(V_EMPTY + STAGE(step)), PARITY(step) ^ 1);
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const int t = i >> 1, count = queries[t] + (i & 1);
+        mbarrier_wait(BARRIER(Q_EMPTY + 2 * t + (count & 1)), (uint32_t)(count >> 1 & 1) ^ 1);
+    }
+}
+
 /* load: finds the items, leaves them in the mailbox and brings their tiles; ends with an item of no
  * queries. One lane. */
 MXA_DEVICE void FORWARD(load)(const mxa_sm100_forward_params *params, mxa_shared shared)
@@ -171,6 +187,7 @@ MXA_DEVICE void FORWARD(load)(const mxa_sm100_forward_params *params, mxa_shared
     forward_tile none = {0};
     none.first = -1;
     forward_tile_post(shared, &none, count);
+    FORWARD(load_end)(shared, step, queries);
 }
 
 /* clean: in a sequence's last block, rows of V beyond its keys become 0 up to the end of their

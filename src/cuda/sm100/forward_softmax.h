@@ -44,12 +44,14 @@ MXA_DEVICE float forward_power(float d)
 }
 
 /* 2^x of two columns by multiply-adds: x = n + f, |f| <= 1/2, 2^f by a polynomial of degree 3
- * (relative error below 7.5e-5, minimax), n added to the exponent. Below -126.5: 0 or subnormal. */
+ * (relative error below 7.5e-5, minimax), n added to the exponent. Below -126 it
+ * stays where it is, at 2^-126 or a little less: P is 0 and the row's sum, at least 2^4, does not
+ * move. A NaN counts as the least: the row's maximum has seen it. */
 MXA_DEVICE void forward_exp2_polynomial(mxa_f32x2 x, float *low, float *high)
 {
     const mxa_f32x2 magic = f32x2_from(FORWARD_MAGIC, FORWARD_MAGIC);
     const mxa_f32x2 minus = f32x2_from(-1.0f, -1.0f);
-    x = f32x2_from(max_f32(f32x2_low(x), -127.0f), max_f32(f32x2_high(x), -127.0f));
+    x = f32x2_from(max_f32(f32x2_low(x), -126.0f), max_f32(f32x2_high(x), -126.0f));
     mxa_f32x2 t = add_f32x2(x, magic);
     mxa_f32x2 f = add_f32x2(x, fma_f32x2(t, minus, magic));
     const mxa_f32x2 c0 = f32x2_from(0.999928057f, 0.999928057f);
