@@ -404,6 +404,12 @@ static mxattn_status output_params(const run *r, mxa_sm100_forward_params *param
                         o->data, (long long)o->stride[0], (long long)o->stride[1],
                         (long long)o->stride[2], (long long)bytes);
     }
+    if (!mxa_dtype_is_wide(o->tags.dtype) && call->batch_q.seqused) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "args.seqused_q is given and o is %s; sm_100 writes an FP8 o of whole "
+                        "sequences only",
+                        mxa_dtype_name(o->tags.dtype));
+    }
     params->o = address(o->data);
     params->o_type = (int32_t)o->tags.dtype;
     params->o_block = (int32_t)o->tags.block;

@@ -44,6 +44,8 @@ MXA_KERNEL_SMALL(mxa_clear_rows, 128, mxa_clear_params, parameters)
                                  i / params->head_dim * params->o_head + i % params->head_dim);
         if (params->o_type == MXA_GPU_F32) {
             dev_store_global_u32(params->o + 4 * at, 0);
+        } else if (params->o_type >= MXA_GPU_E4M3) {
+            dev_store_global_u8(params->o + at, 0);
         } else {
             dev_store_global_u16(params->o + 2 * at, 0);
         }

@@ -59,7 +59,7 @@
  *   k_empty[4]     1          scores: commit                 load              1
  *   v_full[4]      1 + bytes  load, TMA (V, its scales)      scores, clean     0
  *   v_empty[4]     1 or 2     scores: commit; clean          load              1
- *   v_clean        1          clean                          scores            0
+ *   v_clean[4]     1          clean, where rows became 0     scores            0
  *   s_full[t]      1          scores: commit                 softmax t         0
  *   s_loaded[t]    4          a lane of each warp of         scores            0
  *                             softmax t
@@ -221,7 +221,7 @@ MXA_DEVICE void FORWARD(clean)(mxa_shared shared)
             warp_sync();
             if (lane == 0) {
                 if (keys % 32 != 0) {
-                    mbarrier_arrive(BARRIER(V_CLEAN));
+                    mbarrier_arrive(BARRIER(V_CLEAN + stage));
                 }
                 mbarrier_arrive(BARRIER(V_EMPTY + stage));
             }

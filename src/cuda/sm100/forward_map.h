@@ -32,7 +32,7 @@ enum {
     V_FULL = K_EMPTY + STAGES,
     V_EMPTY = V_FULL + STAGES,
     V_CLEAN = V_EMPTY + STAGES,
-    S_FULL = V_CLEAN + 1,
+    S_FULL = V_CLEAN + STAGES,
     S_LOADED = S_FULL + 2,
     P_READY = S_LOADED + 2,
     O_FULL = P_READY + 2,
@@ -139,8 +139,8 @@ MXA_DEVICE void forward_names(mxa_shared shared)
         dev_barrier(BARRIER(K_EMPTY + i), "k_empty", i, "scores", "load");
         dev_barrier(BARRIER(V_FULL + i), "v_full", i, "load", "scores, clean");
         dev_barrier(BARRIER(V_EMPTY + i), "v_empty", i, "scores, clean", "load");
+        dev_barrier(BARRIER(V_CLEAN + i), "v_clean", i, "clean", "scores");
     }
-    dev_barrier(BARRIER(V_CLEAN), "v_clean", 0, "clean", "scores");
     dev_region(shared + AT_STAGE, FORWARD_STAGE_BYTES, "stage", 0);
     dev_region(shared + AT_Q_SCALES, 4 * MXA_SM100_UNIT, "scales of Q", 0);
     dev_region(shared + AT_K_SCALES, STAGES * MXA_SM100_UNIT, "scales of K", 0);

@@ -27,7 +27,7 @@ typedef struct forward_pipe {
     int out[2];     /* O given to finish */
     int step;       /* blocks so far: stages of K and V */
     int v_seen;     /* stages of V waited for */
-    int cleaned;    /* waits on v_clean */
+    uint32_t clean; /* bit of a stage: parity of its next wait on v_clean */
     int released;   /* stages of V given back */
 } forward_pipe;
 
@@ -38,7 +38,8 @@ MXA_DEVICE void forward_pipe_init(forward_pipe *pipe)
         pipe->block[t].pending = 0;
         pipe->scores[t] = pipe->loaded[t] = pipe->ready[t] = pipe->queries[t] = pipe->out[t] = 0;
     }
-    pipe->step = pipe->v_seen = pipe->cleaned = pipe->released = 0;
+    pipe->step = pipe->v_seen = pipe->released = 0;
+    pipe->clean = 0;
 }
 
 /* After this every column of S[t] is dead but those that its softmax writes. */
@@ -54,10 +55,12 @@ MXA_DEVICE void forward_pipe_values(mxa_shared shared, forward_pipe *pipe, int t
 {
     const forward_block *block = &pipe->block[t];
     if (block->step == pipe->v_seen) {
+        const int stage = STAGE(block->step);
         pipe->v_seen++;
-        mbarrier_wait(BARRIER(V_FULL + STAGE(block->step)), PARITY(block->step));
+        mbarrier_wait(BARRIER(V_FULL + stage), PARITY(block->step));
         if (cleans && block->keys % 32 != 0) {
-            mbarrier_wait(BARRIER(V_CLEAN), (uint32_t)pipe->cleaned++ & 1);
+            mbarrier_wait(BARRIER(V_CLEAN + stage), pipe->clean >> stage & 1);
+            pipe->clean ^= 1u << stage;
         }
     }
     if (block->first) {
