@@ -31,6 +31,10 @@ if command -v readelf >/dev/null && readelf -d "$shared" | grep NEEDED |
     echo "$shared needs more than libc and libm"
     exit 1
 fi
+if command -v readelf >/dev/null && readelf -d "$shared" | grep -q STATIC_TLS; then
+    echo "$shared needs static TLS: a program that opens it late may have no room for it"
+    exit 1
+fi
 [ -n "$tools" ] || exit 0
 "$nm" -g --defined-only "$static" | awk 'NF == 3 && $3 ~ /^mxa_/ {print $3}' | sort -u >"$temporary/internal"
 "$nm" -g "$tools" | awk 'NF > 1 {print $NF}' | sort -u >"$temporary/wanted" # or defines again
