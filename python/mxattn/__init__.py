@@ -29,17 +29,10 @@ from ._errors import (
     VersionMismatchError,
     WorkspaceError,
 )
+from ._fused import Rope, gemm_quantize, rmsnorm_backward, rmsnorm_quantize
 from ._info import Backend, Info, check_device_status, info, plan
 from ._plan import Context, Plan
-from ._producers import (
-    Rope,
-    arrange_scales,
-    dequantize,
-    gemm_quantize,
-    merge_states,
-    quantize,
-    rmsnorm_quantize,
-)
+from ._producers import arrange_scales, dequantize, merge_states, quantize
 from ._tensor import MxTensor
 
 __version__ = _abi.lib.mxattn_version_string().decode()
@@ -49,5 +42,5 @@ __all__ = [
     "LayoutError", "MxTensor", "MxattnError", "NoBackendError", "OutOfMemoryError", "Plan", "Rope", "ShapeError",
     "UnsupportedError", "VersionMismatchError", "WorkspaceError", "arrange_scales", "attention", "attention_backward",
     "check_device_status", "clear_cache", "dequantize", "gemm_quantize", "info", "merge_states", "plan", "quantize",
-    "rmsnorm_quantize",
+    "rmsnorm_backward", "rmsnorm_quantize",
 ]  # fmt: skip

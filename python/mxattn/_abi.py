@@ -35,12 +35,12 @@ BLOCKS = {"row": ROW, "column": COLUMN, "square": SQUARE}
 ROUNDINGS = {"rceil": RCEIL, "floor": FLOOR}
 AXES = {"hdim": HDIM, "seq": SEQ}
 LAYOUTS = {"linear": LINEAR, "compact": COMPACT, "tiled": TILED}
-BACKENDS = {"auto": BACKEND_AUTO, "ref": REF, "cpu": CPU, "cuda": CUDA}
+BACKENDS = {"auto": BACKEND_AUTO, "ref": REF, "cpu": CPU, "cuda": CUDA, "emu_sm90": 4, "emu_sm100": 5}
 ALIGNMENTS = {"bottom_right": BOTTOM_RIGHT, "top_left": TOP_LEFT}
 PRECISIONS = {"mxfp8": PRECISION_MXFP8, "model": PRECISION_MODEL, "float64": PRECISION_F64}
 INTERMEDIATES = {"auto": 0, "bf16": 1, "e4m3": 2}
 DQ_REDUCES = {"auto": 0, "fp16": 1, "fp32": 2}
-ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3}
+ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3, "relu_squared": 4}
 ISAS = {"portable": 1, "avx2": 2, "avx512": 4, "avx512_bf16": 8, "avx512_vbmi": 16}
 
 _C_NAMES = {
@@ -155,7 +155,7 @@ class AttentionArgs(c.Structure):
     _fields_ = _members(
         "size struct_size; ptr q k v q_seq k_seq v_seq o lse sink dout dlse dq dk dv dsink; i64 batch;"
         "ptr cu_seqlens_q cu_seqlens_k seqused_q seqused_k host_cu_seqlens_q host_cu_seqlens_k host_seqused_q;"
-        "ptr host_seqused_k prepared saved workspace; size workspace_bytes; ptr device_status stream"
+        "ptr host_seqused_k prepared saved workspace; size workspace_bytes; ptr device_status stream o_wide rope_q rope_k"
     )
 
 
@@ -194,14 +194,16 @@ class RmsnormQuantizeArgs(c.Structure):
 class RmsnormBackwardArgs(c.Structure):
     _fields_ = _members(
         "size struct_size; enum backend; i32 device; ptr x dy weight rstd dx dweight workspace; size workspace_bytes;"
-        "ptr stream"
+        "ptr stream dx_quantized; Rope rope; Sequences sequences; i32 normalised accumulate; ptr device_status"
     )
 
 
 class GemmQuantizeArgs(c.Structure):
     _fields_ = _members(
         "size struct_size; enum backend; i32 device; ptr a b bias; enum activation; Rope rope; ptr c c_wide;"
-        "Sequences sequences; ptr workspace; size workspace_bytes; ptr device_status stream"
+        "Sequences sequences; ptr workspace; size workspace_bytes; ptr device_status stream;"
+        "i32 transpose_a transpose_b accumulate head_norm; ptr norm_weight; f64 norm_eps; ptr norm_rstd; i64 norm_heads;"
+        "ptr activated"
     )
 
 
@@ -263,8 +265,11 @@ FUNCTIONS = {
     "mxattn_scales_scatter": (_ptr, _ptr),
     "mxattn_scales_transform": (_ptr, _ptr),
     "mxattn_rmsnorm_quantize": (_ptr, _ptr),
+    "mxattn_rmsnorm_quantize_workspace": (_ptr, _ptr, _ptr),
     "mxattn_rmsnorm_backward": (_ptr, _ptr),
+    "mxattn_rmsnorm_backward_workspace": (_ptr, _ptr, _ptr),
     "mxattn_gemm_quantize": (_ptr, _ptr),
+    "mxattn_gemm_quantize_workspace": (_ptr, _ptr, _ptr),
     "mxattn_states_merge": (_ptr, _ptr),
 }
 RETURNS: dict = {

@@ -108,6 +108,8 @@ def backend_for(backend: Optional[str], device: tuple) -> int:
     if backend is None:
         return abi.CUDA if device[0] == "cuda" else abi.CPU
     code = abi.named(abi.BACKENDS, backend, "backend")
+    if backend.startswith("emu"):
+        raise ArgumentError(f"backend is {backend!r}; an emulator's memory is its own (mxattn_device_alloc), arrays lie elsewhere")
     if device[0] == "cuda" and code != abi.CUDA:
         raise ArgumentError(f"backend is {backend!r} and the arrays are on cuda:{device[1]}; move them to the host first")
     return code

@@ -1,4 +1,4 @@
-"""_producers.py: what makes and reads MXFP8 tensors: quantize, dequantize, scale layouts, norm, GEMM, merging.
+"""_producers.py: what makes and reads MXFP8 tensors: quantize, dequantize, scale layouts; merging of partial results.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -10,7 +10,6 @@ from typing import Any, Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
-from ._attention import library_of
 from ._errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from ._plan import Context, backend_for, host_workspace
 from ._tensor import MxTensor, fill_tensor, scale_shape, wide_tags
@@ -39,10 +38,10 @@ def _sequences(args, cu, used, shape):
     args.sequences.batch = shape[0] if len(shape) == 4 else 1 if cu is None else cu.shape[0] - 1
 
 
-def _workspace(args, library, device, context):
-    """Memory for a quantize or dequantize call on a device; the CPU needs none."""
+def _workspace(query, args, library, device, context):
+    """Gives a call the memory that `query` says it needs; the answer keeps it alive."""
     size = c.c_size_t()
-    abi.check(abi.lib.mxattn_quantize_workspace(_handle(context), c.addressof(args), c.addressof(size)))
+    abi.check(query(_handle(context), c.addressof(args), c.addressof(size)))
     if size.value == 0:
         return None
     if device[0] == "cpu":
@@ -160,7 +159,7 @@ def quantize(
     args.wide, args.quantized = c.addressof(wide), made._address
     _sequences(args, cu, used, found.shape)
     _on_device(args, library, device)
-    kept = _workspace(args, library, device, context)
+    kept = _workspace(abi.lib.mxattn_quantize_workspace, args, library, device, context)
     abi.check(abi.lib.mxattn_quantize(_handle(context), c.addressof(args)))
     del kept, wide
     return out if out is not None else _finished(made, library)
@@ -191,7 +190,7 @@ def dequantize(
     args.wide, args.quantized = c.addressof(wide), x._address
     _sequences(args, x._cu, x._used, x.shape)
     _on_device(args, library, x.device)
-    kept = _workspace(args, library, x.device, context)
+    kept = _workspace(abi.lib.mxattn_quantize_workspace, args, library, x.device, context)
     abi.check(abi.lib.mxattn_dequantize(_handle(context), c.addressof(args)))
     del kept, wide
     return library.finish(made) if out is None else out
@@ -271,187 +270,3 @@ def merge_states(
         args.stream = library.stream(device)
     abi.check(abi.lib.mxattn_states_merge(_handle(context), c.addressof(args)))
     return library.finish(made["o"]), library.finish(made["lse"])
-
-
-class Rope:
-    """Rotary embedding applied before quantization: float32 tables `cosine` and `sine` of (positions, dims / 2); pairs
-    are (d, d + dims/2), or (2d, 2d + 1) when `interleaved`; a token's position is its place in its sequence + offset."""
-
-    def __init__(self, cosine: Any, sine: Any, *, dims: int = 0, offset: int = 0, interleaved=False, inverse=False):
-        self._views = [arrays.view(cosine, "cosine"), arrays.view(sine, "sine")]
-        for found, name in zip(self._views, ("cosine", "sine")):
-            if found.dtype != "float32" or len(found.shape) != 2 or found.strides != arrays.contiguous(found.shape):
-                raise DtypeError(f"{name} is {found.dtype} {found.shape}; it must be contiguous float32 (positions, dims/2)")
-        if self._views[0].shape != self._views[1].shape:
-            raise ShapeError(f"cosine has shape {self._views[0].shape} and sine {self._views[1].shape}")
-        rows, half = self._views[0].shape
-        if dims and dims != 2 * half:
-            raise ShapeError(f"dims is {dims} and the tables have {half} columns; dims is twice that")
-        self._struct = abi.Rope(
-            self._views[0].data, self._views[1].data, rows, 2 * half, offset, int(interleaved), int(inverse)
-        )
-
-
-def _floats(x, length, device, name):
-    """A contiguous float32 vector of `length`, or None."""
-    if x is None:
-        return None
-    found = arrays.view(x, name)
-    if found.dtype != "float32" or found.shape != (length,) or (length > 1 and found.strides != (1,)):
-        raise DtypeError(f"{name} is {found.dtype} {found.shape}; it must be contiguous float32 ({length},)")
-    if found.device != device:
-        raise ArgumentError(f"{name} is on {found.device}; it must be on {device}")
-    return found
-
-
-def rmsnorm_quantize(
-    x: Any,
-    weight: Any = None,
-    eps: float = 1e-6,
-    *,
-    block: str = "square",
-    dtype: str = "e4m3",
-    rope: Optional[Rope] = None,
-    return_wide: bool = False,
-    return_rstd: bool = False,
-    round_to_bf16: bool = False,
-    rounding: str = "rceil",
-    layout: Optional[str] = None,
-    axes: Optional[tuple] = None,
-    folded: bool = False,
-    cu_seqlens: Any = None,
-    seqused: Any = None,
-    backend: Optional[str] = None,
-    context: Optional[Context] = None,
-) -> Any:
-    """y = x / sqrt(mean(x^2) + eps) * weight over the last dimension, rotated, in MXFP8.
-
-    Args:
-        x: (B, S, H, D), jagged (T, H, D), or (rows, hidden); float32, float16 or bfloat16.
-        weight: float32 (D,), or None for ones.
-        rope: rotation between norm and quantization.
-        return_wide: also return y unquantized, in x's dtype. return_rstd: also 1/sqrt(mean + eps), float32 (tokens, H).
-        round_to_bf16: quantize the bfloat16-rounded y.
-        The others: see quantize.
-
-    Returns: MxTensor, or a tuple (y, y_wide, rstd) of what was asked for.
-    Raises: UnsupportedError where the backend has no such kernel; MxattnError.
-    """
-    abi.named(abi.BLOCKS, block, "block")
-    found = arrays.view(x, "x")
-    library, device = found.library, found.device
-    cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
-    used = None if seqused is None else arrays.offsets(seqused, library, device, "seqused")
-    y = _new_mx(library, device, found.shape, dtype=dtype, block=block, layout=layout, axes=axes, rounding=rounding,
-                folded=folded, centred=False, cu=cu, cu_seqlens=cu_seqlens, seqused=seqused)  # fmt: skip
-    args = abi.make(abi.RmsnormQuantizeArgs)
-    args.backend = backend_for(backend, device)
-    gain = _floats(weight, found.shape[-1], device, "weight")
-    kept = [gain, _struct(found, wide_tags(found, "x"), "x")]
-    args.x, args.y, args.eps, args.round_to_bf16 = c.addressof(kept[-1]), y._address, eps, int(round_to_bf16)
-    args.weight = None if gain is None else gain.data
-    if rope is not None:
-        args.rope = rope._struct
-    answers = [y]
-    if return_wide:
-        wide = library.empty(found.shape, found.dtype, device)
-        its = library.view(wide)
-        kept.append(_struct(its, wide_tags(its, "y_wide"), "y_wide"))
-        args.y_wide = c.addressof(kept[-1])
-        answers.append(library.finish(wide))
-    if return_rstd:
-        tokens = 1
-        for size in found.shape[:-1] if len(found.shape) == 2 else found.shape[:-2]:
-            tokens *= size
-        rstd = library.empty((tokens, 1 if len(found.shape) == 2 else found.shape[-2]), "float32", device)
-        args.rstd = library.view(rstd).data
-        answers.append(library.finish(rstd))
-    _sequences(args, cu, used, found.shape)
-    _on_device(args, library, device)
-    abi.check(abi.lib.mxattn_rmsnorm_quantize(_handle(context), c.addressof(args)))
-    answers[0] = _finished(y, library)
-    return answers[0] if len(answers) == 1 else tuple(answers)
-
-
-def gemm_quantize(
-    a: Any,
-    b: Any,
-    bias: Any = None,
-    *,
-    activation: str = "none",
-    heads: Optional[int] = None,
-    rope: Optional[Rope] = None,
-    block: Optional[str] = "square",
-    dtype: str = "e4m3",
-    out_dtype: Optional[str] = None,
-    return_wide: bool = False,
-    rounding: str = "rceil",
-    layout: Optional[str] = None,
-    axes: Optional[tuple] = None,
-    folded: bool = False,
-    cu_seqlens: Any = None,
-    backend: Optional[str] = None,
-    context: Optional[Context] = None,
-) -> Any:
-    """C = activation(A B^T + bias), rotated, in MXFP8; float32 accumulation.
-
-    Args:
-        a: (M, K) and b: (N, K): MxTensor with E4M3 row or square blocks, or bfloat16.
-        bias: float32 (N,).
-        activation: "none", "relu", "gelu" (tanh form) or "silu".
-        heads: C is (M, heads, N // heads) instead of (M, N).
-        out_dtype: "bfloat16" or "float32" for a C that is not quantized.
-        return_wide: also return C as bfloat16.
-        The others: see quantize.
-
-    Returns: MxTensor or an array, with return_wide a pair.
-    Raises: UnsupportedError where the backend has no such kernel; MxattnError.
-    """
-    library = library_of(a, "a")
-    sides, kept = {}, []
-    for name, x in (("a", a), ("b", b)):
-        if type(x) is MxTensor:
-            sides[name] = (x._kept[0], x._address)
-        else:
-            found = arrays.view(x, name)
-            kept.append(_struct(found, wide_tags(found, name), name))
-            sides[name] = (found, c.addressof(kept[-1]))
-        if len(sides[name][0].shape) != 2:
-            raise ShapeError(f"{name} has shape {sides[name][0].shape}; it must be a matrix")
-    device = sides["a"][0].device
-    if sides["b"][0].device != device:
-        raise ArgumentError(f"b is on {sides['b'][0].device} and a on {device}")
-    rows, cols = sides["a"][0].shape[0], sides["b"][0].shape[0]
-    if heads is not None and (heads < 1 or cols % heads):
-        raise ShapeError(f"heads is {heads}; it must divide the {cols} rows of b")
-    shape = (rows, cols) if heads is None else (rows, heads, cols // heads)
-    cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
-    args = abi.make(abi.GemmQuantizeArgs)
-    args.backend, args.activation = backend_for(backend, device), abi.named(abi.ACTIVATIONS, activation, "activation")
-    args.a, args.b = sides["a"][1], sides["b"][1]
-    vector = _floats(bias, cols, device, "bias")
-    args.bias = None if vector is None else vector.data
-    if rope is not None:
-        args.rope = rope._struct
-
-    def wide_output(word, member):
-        array = library.empty(shape, word, device)
-        found = library.view(array)
-        kept.append(_struct(found, wide_tags(found, member), member))
-        setattr(args, member, c.addressof(kept[-1]))
-        return array
-
-    if out_dtype is None:
-        abi.named(abi.BLOCKS, block, "block")
-        made: Any = _new_mx(library, device, shape, dtype=dtype, block=block, layout=layout, axes=axes,
-                            rounding=rounding, folded=folded, centred=False, cu=cu, cu_seqlens=cu_seqlens,
-                            seqused=None)  # fmt: skip
-        args.c = made._address
-    else:
-        made = wide_output(out_dtype, "c")
-    wide = wide_output("bfloat16", "c_wide") if return_wide else None
-    _sequences(args, cu, None, (rows, 1, 1))
-    _on_device(args, library, device)
-    abi.check(abi.lib.mxattn_gemm_quantize(_handle(context), c.addressof(args)))
-    done = _finished(made, library) if out_dtype is None else library.finish(made)
-    return (done, library.finish(wide)) if return_wide else done
