@@ -205,7 +205,8 @@ static void check_shared_readers(const cell *c, const mxa_emu_access *as, uint32
             shared_race(19, "shared memory reused while a bulk store reads it", old, as, at, "read",
                         "write", "bulk wait_group.read before the reuse");
         } else if (old->kind == MXA_EMU_GENERIC) {
-            shared_race(7, "shared memory overwritten while another thread reads it", old, as, at,
+            shared_race(as->kind == MXA_EMU_ALLOC ? 17 : 7,
+                        "shared memory overwritten while another thread reads it", old, as, at,
                         "read", "write", "the reader must arrive, and the writer wait, in between");
         } else {
             shared_race(7, "shared memory overwritten while a tensor core reads it", old, as, at,
@@ -462,10 +463,52 @@ void mxa_emu_tmem_allocated(mxa_emu_cta *cta, uint32_t column, uint32_t columns)
     }
 }
 
+/* A piece that is freed: whoever touched it last must be known to have finished. */
+static int still_in_use(const cell *c, const mxa_emu_thread *viewer, const mxa_emu_access **by)
+{
+    if (c->writer.kind != MXA_EMU_NOTHING &&
+        !mxa_emu_knows(viewer, c->writer.component, c->writer.clock)) {
+        *by = &c->writer;
+        return 1;
+    }
+    for (int r = 0; r < READERS; r++) {
+        if (c->reader[r].kind != MXA_EMU_NOTHING &&
+            !mxa_emu_knows(viewer, c->reader[r].component, c->reader[r].clock)) {
+            *by = &c->reader[r];
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void check_freed(mxa_emu_cta *cta, uint32_t quarter, uint32_t column)
+{
+    const piece *p = &cta->shadow->tensor[quarter][column];
+    const mxa_emu_meeting *meeting = mxa_emu_now->thread->warp->meeting;
+    const mxa_emu_access *by;
+    mxa_emu_thread *one, **views;
+    const int count = viewers(&views, &one);
+    for (int v = 0; v < count; v++) {
+        for (int part = 0; part < (p->parts ? 2 : 1); part++) {
+            const cell *c = p->parts ? &p->parts[part].whole : &p->whole;
+            char place[96];
+            if (still_in_use(c, views[v], &by)) {
+                mxa_emu_error(18, "tensor memory freed while in use", meeting->site, by->site,
+                              "%s, last by %s; its completion must be known to the warp that frees",
+                              mxa_emu_tensor_text(cta, 32 * quarter, column, place, sizeof place),
+                              mxa_emu_kind_name(by->kind));
+            }
+        }
+    }
+}
+
 void mxa_emu_tmem_freed(mxa_emu_cta *cta, uint32_t column, uint32_t columns)
 {
     for (uint32_t i = column; i < column + columns && i < MXA_EMU_TMEM_COLUMNS; i++) {
         cta->shadow->allocated[i] = 0;
+        for (uint32_t q = 0; q < QUARTERS && mxa_emu_now->options.checks; q++) {
+            check_freed(cta, q, i);
+        }
     }
 }
 

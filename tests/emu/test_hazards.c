@@ -302,7 +302,7 @@ MXA_KERNEL(shared_bounds, 32, mxt_emu_params, parameters)
 
 #define CASE(kernel, hazards, word, threads, blocks)                                               \
     {                                                                                              \
-#kernel, &kernel##_kernel, hazards, 0, word, threads, blocks, SHARED                       \
+#kernel, &kernel##_kernel, hazards, 0, word, threads, blocks, SHARED, 0                    \
     }
 
 static const mxt_emu_case cases[] = {

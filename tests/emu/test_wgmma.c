@@ -233,11 +233,11 @@ static void faults(void)
 {
     static const mxt_emu_case cases[] = {
         {"accumulator touched in flight", &wgmma_touched_kernel, MXT_H(0), 0,
-         "accumulator registers written", 128, 1, 9216},
+         "accumulator registers written", 128, 1, 9216, 0},
         {"no wgmma.fence", &wgmma_no_fence_kernel, MXT_H(0), 0, "wgmma without wgmma.fence", 128, 1,
-         9216},
-        {"no proxy fence", &wgmma_no_proxy_fence_kernel, MXT_H(1), 0, NULL, 128, 1, 9216},
-        {"operand overwritten", &wgmma_overwritten_kernel, MXT_H(7), 0, NULL, 128, 1, 9216},
+         9216, 0},
+        {"no proxy fence", &wgmma_no_proxy_fence_kernel, MXT_H(1), 0, NULL, 128, 1, 9216, 0},
+        {"operand overwritten", &wgmma_overwritten_kernel, MXT_H(7), 0, NULL, 128, 1, 9216, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         mxt_emu_check(&cases[i]);

@@ -17,6 +17,7 @@ static void run(const mxt_emu_case *c, int broken, uint64_t seed, mxa_emu_result
     mxa_emu_options options;
     mxa_emu_options_init(&options);
     options.seed = seed;
+    options.ordered_accumulators = !c->strict;
     memset(memory, 0, MXT_EMU_MEMORY_BYTES);
     (void)mxa_emu_memory_add(memory, MXT_EMU_MEMORY_BYTES);
     (void)mxa_emu_launch(c->kernel, grid, c->threads, c->shared_bytes, &params, &options, result);

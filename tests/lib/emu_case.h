@@ -27,6 +27,7 @@ typedef struct mxt_emu_case {
     const char *word; /* is in the report; NULL: none in particular */
     int threads, blocks;
     uint32_t shared_bytes;
+    int strict; /* 1: products of one thread with other accumulators are not in order (H8) */
 } mxt_emu_case;
 
 /* The broken kernel is found out under each of the seeds, the mended one is silent. */
