@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 BUILD := build/release
 PYTHON ?= python3
 
-.PHONY: build cubins help test test-torch test-jax demo bench wheel lint format asan tsan alloc-fail fuzz install clean
+.PHONY: build cubins help test test-torch test-jax demo demo-all bench wheel lint format asan tsan alloc-fail fuzz install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -31,6 +31,9 @@ wheel: ## the Python wheel (build/wheel)
 
 demo: build ## trains a small language model with float32 and with MXFP8 attention
 	@examples/train_lm/demo.sh $(BUILD)
+
+demo-all: build ## the same three times: float32, MXFP8 attention, every activation in MXFP8
+	@examples/train_lm/demo.sh $(BUILD) float32,mxfp8,mxfp8-all
 
 bench: build ## speed of every operation on a small shape; JSON to build/bench.json
 	@$(BUILD)/mxattn bench all --batch 1 --seqlen 2048 --heads 8 --kv-heads 2 --head-dim 128 --causal --json build/bench.json

@@ -36,6 +36,9 @@ struct attention {
     void (*backward)(attention *self, int layer, float *dqkv, const float *dout, const float *qkv,
                      const float *o, const jagged *batch);
     void (*destroy)(attention *self);
+    /* Bytes kept for backward beside the network's own activations; NULL: none. */
+    int64_t (*saved_bytes)(const attention *self, int tokens);
+    int64_t quantizations; /* so far, of activations and gradients */
     char description[256]; /* for people: which kernels run */
 };
 

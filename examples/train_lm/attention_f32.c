@@ -235,7 +235,7 @@ static void destroy(attention *base)
 attention *attention_float32_create(pool *p, const attention_shape *shape)
 {
     struct attention_f32 *self = allocate_zero(sizeof(*self));
-    self->base = (attention){forward, backward, destroy, {0}};
+    self->base = (attention){.forward = forward, .backward = backward, .destroy = destroy};
     snprintf(self->base.description, sizeof(self->base.description),
              "FP32, examples/train_lm/attention_f32.c");
     self->p = p;

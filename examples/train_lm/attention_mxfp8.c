@@ -136,6 +136,7 @@ static void forward(attention *base, int layer, float *o, const float *qkv, cons
     struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
     struct operands x;
     quantize(self, &self->layer[layer], qkv, batch);
+    base->quantizations++;
     set_operands(self, &x, layer, o, batch);
     mxfp8_need(mxattn_attention_forward(self->plan, &x.args));
 }
@@ -158,10 +159,19 @@ static void backward(attention *base, int layer, float *dqkv, const float *dout,
     dk = heads_of(s, MXATTN_F32, dqkv, tokens, s->heads, s->kv_heads);
     dv = heads_of(s, MXATTN_F32, dqkv, tokens, s->heads + s->kv_heads, s->kv_heads);
     x.args.dout = &dout_view;
+    base->quantizations++; /* of dout, by the call */
     x.args.dq = &dq;
     x.args.dk = &dk;
     x.args.dv = &dv;
     mxfp8_need(mxattn_attention_backward(self->plan, &x.args));
+}
+
+/* The quantized qkv; the float32 one stays too, for the norm of q and k. */
+static int64_t saved_bytes(const attention *base, int tokens)
+{
+    const attention_shape *s = &((const struct attention_mxfp8 *)base)->shape;
+    const int64_t heads = s->heads + 2 * s->kv_heads, blocks = (tokens + 31) / 32;
+    return s->layers * heads * (tokens * s->head_dim + blocks * ((s->head_dim + 31) / 32));
 }
 
 static void destroy(attention *base)
@@ -181,7 +191,8 @@ static void destroy(attention *base)
 attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend)
 {
     struct attention_mxfp8 *self = allocate_zero(sizeof(*self));
-    self->base = (attention){forward, backward, destroy, {0}};
+    self->base = (attention){
+        .forward = forward, .backward = backward, .destroy = destroy, .saved_bytes = saved_bytes};
     self->shape = *shape;
     mxfp8_library_open(&self->library, p, backend);
     create_plan(self);

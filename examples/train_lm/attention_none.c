@@ -40,7 +40,7 @@ static void destroy(attention *base)
 attention *attention_none_create(const attention_shape *shape)
 {
     struct attention_none *self = allocate_zero(sizeof(*self));
-    self->base = (attention){forward, backward, destroy, {0}};
+    self->base = (attention){.forward = forward, .backward = backward, .destroy = destroy};
     snprintf(self->base.description, sizeof(self->base.description), "none, output 0");
     self->shape = *shape;
     return &self->base;

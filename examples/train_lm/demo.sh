@@ -1,5 +1,5 @@
 #!/bin/sh
-# demo.sh BUILD: trains with float32 and with MXFP8 attention, then draws both loss curves.
+# demo.sh BUILD [KINDS]: trains once for each kind (float32,mxfp8), then draws the loss curves.
 #
 # Files go to build/demo. The picture needs matplotlib, which scripts/venv puts into build/venv
 # where the network allows; everything else needs only the program in BUILD.
@@ -8,6 +8,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 build=${1:-build/release}
+kinds=${2:-float32,mxfp8}
 out=build/demo
 
 picture=yes
@@ -15,7 +16,7 @@ if ! build/venv/bin/python -c 'import matplotlib' 2>/dev/null; then
     echo "preparing build/venv with matplotlib, for the picture"
     scripts/venv matplotlib || picture=no
 fi
-"$build/train_lm" --attention float32,mxfp8 --out $out
+"$build/train_lm" --attention "$kinds" --out $out
 if [ $picture = yes ]; then
     build/venv/bin/python examples/train_lm/plot_loss.py $out
 else

@@ -70,6 +70,32 @@ static double validate(model *m, const text *t, batch *b)
     return sum / t->validation.tokens;
 }
 
+/* What the run kept and converted. */
+static void account(const model *m, const options *o, run_report *run)
+{
+    const saved_bytes saved = model_saved(m, o->batch_tokens);
+    const saved_bytes bf16 = model_saved_bf16(&m->config, o->batch_tokens);
+    run->saved = saved.all;
+    run->saved_crossing = saved.crossing;
+    run->saved_bf16 = bf16.all;
+    run->saved_bf16_crossing = bf16.crossing;
+}
+
+/* Of the steps alone: validation counts too, otherwise. */
+static void account_step(const model *m, int steps, run_report *run, int sign)
+{
+    const double part = (double)sign / steps;
+    if (m->narrow) {
+        const mxfp8_counts counts = mxfp8_network_counts(m->narrow);
+        run->quantizations += part * (double)counts.activations;
+        run->weights += part * (double)counts.weights;
+        run->operands += part * (double)counts.operands;
+        run->foreign += sign * counts.foreign;
+    } else {
+        run->quantizations += part * (double)m->attend->quantizations;
+    }
+}
+
 static void train(model *m, const text *t, const options *o, run_report *run,
                   progress_line *progress)
 {
@@ -79,6 +105,7 @@ static void train(model *m, const text *t, const options *o, run_report *run,
     int64_t tokens = 0;
     for (int step = 0; step < o->steps; step++) {
         double start = seconds_now(), attention_start = m->attention_seconds;
+        account_step(m, o->steps, run, -1);
         sampler_fill(&source, &b);
         model_forward(m, &b);
         run->train_loss[step] = (float)model_loss(m, &b, 1);
@@ -86,6 +113,7 @@ static void train(model *m, const text *t, const options *o, run_report *run,
         adamw_step(&optimizer, m->p, &m->weights, &m->gradients,
                    learning_rate_at(o->learning_rate, step, o->steps));
         model_weights_changed(m);
+        account_step(m, o->steps, run, 1);
         run->tokens[step] = tokens += b.sequences.tokens;
         run->train_seconds += seconds_now() - start;
         run->attention_seconds += m->attention_seconds - attention_start;
@@ -143,6 +171,7 @@ int main(int argc, char **argv)
                    config.layers, config.width, config.heads, config.kv_heads,
                    1e-6 * (double)m->weights.count, pool_threads(p));
         printf("attention %s: %s\n", runs[i].name, describe(&engines[i]));
+        account(m, &o, &runs[i]);
         train(m, t, &o, &runs[i], &progress);
         progress_clear(&progress);
         generate_lines(m, t, o.seed);

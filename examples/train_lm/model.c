@@ -181,6 +181,33 @@ void model_destroy(model *m)
     free(m);
 }
 
+/* Elements of `width` bytes, numbers a row in FP32. */
+static saved_bytes saved_at(const model_config *c, int tokens, int64_t width)
+{
+    const int64_t o = c->heads * c->head_dim, row = 4;
+    const int64_t crossing = 2 * c->width + qkv_width(c) + o + c->hidden;
+    const int64_t others = 2 * c->width + c->hidden;     /* x, x_middle, up */
+    const int64_t rows = 2 + 2 * c->heads + c->kv_heads; /* rstd, rstd_middle, rstd_qk, lse */
+    const int64_t last = 2 * c->width * width + row;     /* x_last, norm_last, rstd_last */
+    return (saved_bytes){tokens * (c->layers * ((crossing + others) * width + rows * row) + last),
+                         tokens * c->layers * crossing * width};
+}
+
+saved_bytes model_saved_bf16(const model_config *c, int tokens)
+{
+    return saved_at(c, tokens, 2);
+}
+
+saved_bytes model_saved(const model *m, int tokens)
+{
+    if (m->narrow)
+        return mxfp8_network_saved(m->narrow, tokens);
+    saved_bytes bytes = saved_at(&m->config, tokens, sizeof(float));
+    if (m->attend->saved_bytes)
+        bytes.all += m->attend->saved_bytes(m->attend, tokens);
+    return bytes;
+}
+
 static void copy(float *to, const float *from, int tokens, int width)
 {
     memcpy(to, from, (size_t)tokens * (size_t)width * sizeof(float));

@@ -62,6 +62,13 @@ typedef struct activations {
     float *loss;   /* (tokens) */
 } activations;
 
+/* Bytes of activations that forward keeps for backward: in all, and those of tensors that go from a
+ * layer that makes them to one that reads them (norm, qkv, o, norm_middle, active; not the residual
+ * stream). */
+typedef struct saved_bytes {
+    int64_t all, crossing;
+} saved_bytes;
+
 typedef struct model {
     model_config config;
     pool *p;
@@ -92,6 +99,11 @@ double model_loss(model *m, const batch *b, int want_gradient);
 
 /* Sets m->gradients to those of the batch's mean loss. */
 void model_backward(model *m, const batch *b);
+
+/* Of `tokens` tokens in one sequence: this model's, and those of the network in BF16: what float32
+ * keeps, at two bytes an element (numbers a row stay FP32). */
+saved_bytes model_saved(const model *m, int tokens);
+saved_bytes model_saved_bf16(const model_config *c, int tokens);
 
 double seconds_now(void); /* of a clock that never goes back */
 

@@ -64,6 +64,46 @@ void mxfp8_workspace(mxfp8_library *library, size_t bytes)
     }
 }
 
+static int is_narrow(const mxattn_tensor *t)
+{
+    return t && (t->tags.dtype == MXATTN_E4M3 || t->tags.dtype == MXATTN_E5M2);
+}
+
+static struct mxfp8_range range_of(const mxattn_tensor *t)
+{
+    const uint8_t *first = t->data;
+    int64_t last = 0;
+    for (int i = 0; i < t->ndim; i++)
+        last += (t->shape[i] - 1) * t->stride[i];
+    return (struct mxfp8_range){first, first + last + 1};
+}
+
+void mxfp8_wrote(mxfp8_library *library, const mxattn_tensor *tensor)
+{
+    if (!is_narrow(tensor))
+        return;
+    const struct mxfp8_range range = range_of(tensor);
+    for (int i = 0; i < library->ranges; i++)
+        if (library->written[i].first == range.first) {
+            library->written[i] = range;
+            return;
+        }
+    if (library->ranges < MXFP8_RANGES_MOST)
+        library->written[library->ranges++] = range;
+}
+
+void mxfp8_reads(mxfp8_library *library, const mxattn_tensor *tensor)
+{
+    if (!is_narrow(tensor))
+        return;
+    const struct mxfp8_range range = range_of(tensor);
+    int found = 0;
+    for (int i = 0; i < library->ranges && !found; i++)
+        found = library->written[i].first <= range.first && range.first < library->written[i].end;
+    library->operands++;
+    library->foreign += !found;
+}
+
 /* Sizes the workspace with the call's own query, then calls. */
 #define CALL(library, args, function)                                                              \
     do {                                                                                           \
@@ -79,16 +119,24 @@ void mxfp8_workspace(mxfp8_library *library, size_t bytes)
 void mxfp8_norm(mxfp8_library *library, mxattn_rmsnorm_quantize_args *args)
 {
     CALL(library, args, mxattn_rmsnorm_quantize);
+    mxfp8_wrote(library, args->y);
 }
 
 void mxfp8_norm_backward(mxfp8_library *library, mxattn_rmsnorm_backward_args *args)
 {
+    mxfp8_reads(library, args->x);
+    mxfp8_reads(library, args->dy);
     CALL(library, args, mxattn_rmsnorm_backward);
+    mxfp8_wrote(library, args->dx_quantized);
 }
 
 void mxfp8_gemm(mxfp8_library *library, mxattn_gemm_quantize_args *args)
 {
+    mxfp8_reads(library, args->a);
+    mxfp8_reads(library, args->b);
+    mxfp8_reads(library, args->activated);
     CALL(library, args, mxattn_gemm_quantize);
+    mxfp8_wrote(library, args->c);
 }
 
 void mxfp8_quantize(mxfp8_library *library, const mxattn_tensor *wide, const mxattn_tensor *narrow)
@@ -98,6 +146,7 @@ void mxfp8_quantize(mxfp8_library *library, const mxattn_tensor *wide, const mxa
     args.wide = wide;
     args.quantized = narrow;
     CALL(library, &args, mxattn_quantize);
+    mxfp8_wrote(library, narrow);
     library->quantizations++;
 }
 

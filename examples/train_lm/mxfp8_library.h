@@ -10,12 +10,21 @@
 
 #include "mxattn/mxattn.h"
 
+enum { MXFP8_RANGES_MOST = 512 };
+
 typedef struct mxfp8_library {
     mxattn_backend backend;
     mxattn_context *context;
     void *workspace; /* aligned as the library asks */
     size_t workspace_bytes;
     int64_t quantizations; /* calls of mxattn_quantize */
+    /* MXFP8 operands that calls have read; those that lie where no call had written before, as
+     * after a gather, a pad or a copy. */
+    int64_t operands, foreign;
+    struct mxfp8_range {
+        const uint8_t *first, *end;
+    } written[MXFP8_RANGES_MOST];
+    int ranges;
 } mxfp8_library;
 
 /* backend: "auto", "cpu" or "ref". */
@@ -30,6 +39,11 @@ void mxfp8_norm(mxfp8_library *library, mxattn_rmsnorm_quantize_args *args);
 void mxfp8_norm_backward(mxfp8_library *library, mxattn_rmsnorm_backward_args *args);
 void mxfp8_gemm(mxfp8_library *library, mxattn_gemm_quantize_args *args);
 void mxfp8_quantize(mxfp8_library *library, const mxattn_tensor *wide, const mxattn_tensor *narrow);
+
+/* For calls made elsewhere: notes an MXFP8 tensor that a call has written, or reads. Others and
+ * NULL do not count. */
+void mxfp8_wrote(mxfp8_library *library, const mxattn_tensor *tensor);
+void mxfp8_reads(mxfp8_library *library, const mxattn_tensor *tensor);
 
 /* A tensor of (rows, heads, dims) whose heads lie side by side, scales too, as a matrix. */
 mxattn_tensor mxfp8_matrix(mxattn_tensor heads);

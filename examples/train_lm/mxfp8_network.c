@@ -375,6 +375,9 @@ static void attention_open(mxfp8_network *n, attended *x, int l, const jagged *s
     x->args.cu_seqlens_q = x->args.cu_seqlens_k = seqs->cu_seqlens;
     x->args.workspace = n->library.workspace;
     x->args.workspace_bytes = n->library.workspace_bytes;
+    mxfp8_reads(&n->library, &x->q);
+    mxfp8_reads(&n->library, &x->k);
+    mxfp8_reads(&n->library, &x->v);
     n->counts.calls++;
 }
 
@@ -384,6 +387,7 @@ static void attention_forward(mxfp8_network *n, int l, const jagged *seqs)
     const double start = seconds_now();
     attention_open(n, &x, l, seqs);
     mxfp8_need(mxattn_attention_forward(n->plan, &x.args));
+    mxfp8_wrote(&n->library, &x.o);
     n->counts.attention_seconds += seconds_now() - start;
 }
 
@@ -403,7 +407,11 @@ static void attention_backward(mxfp8_network *n, int l, const jagged *seqs)
     x.args.dq = &dq;
     x.args.dk = &dk;
     x.args.dv = &dv;
+    mxfp8_reads(&n->library, &dout);
     mxfp8_need(mxattn_attention_backward(n->plan, &x.args));
+    mxfp8_wrote(&n->library, &dq);
+    mxfp8_wrote(&n->library, &dk);
+    mxfp8_wrote(&n->library, &dv);
     n->counts.attention_seconds += seconds_now() - start;
 }
 
@@ -560,7 +568,34 @@ mxfp8_counts mxfp8_network_counts(const mxfp8_network *n)
 {
     mxfp8_counts counts = n->counts;
     counts.activations = n->library.quantizations - counts.weights;
+    counts.operands = n->library.operands;
+    counts.foreign = n->library.foreign;
     return counts;
+}
+
+static int64_t packed_bytes(const packed *p, int tokens)
+{
+    const int64_t blocks = (tokens + 31) / 32, chunks = (p->dims + 31) / 32;
+    return p->heads * ((int64_t)tokens * p->dims + blocks * chunks);
+}
+
+saved_bytes mxfp8_network_saved(const mxfp8_network *n, int tokens)
+{
+    const model_config *c = &n->config;
+    const int64_t bf16 = 2, f32 = 4;
+    saved_bytes bytes = {0, 0};
+    for (int l = 0; l < c->layers; l++) {
+        const layer_memory *m = &n->layer[l];
+        const packed *const crossing[] = {&m->norm, &m->qkv, &m->o, &m->norm_middle, &m->active};
+        for (size_t i = 0; i < sizeof crossing / sizeof *crossing; i++)
+            bytes.crossing += packed_bytes(crossing[i], tokens);
+        bytes.all +=
+            tokens * (2 * c->width + c->heads * c->head_dim) * bf16;  /* x, x_middle, o_wide */
+        bytes.all += tokens * (2 + 2 * c->heads + c->kv_heads) * f32; /* rstd, rstd_qk, lse */
+    }
+    bytes.all +=
+        bytes.crossing + tokens * (2 * c->width * bf16 + f32); /* x_last, norm_last, rstd */
+    return bytes;
 }
 
 const char *mxfp8_network_description(const mxfp8_network *n)

@@ -39,16 +39,20 @@ void mxfp8_network_backward(mxfp8_network *n, const parameters *weights, paramet
                             const rope_table *rope, const float *dlogits, const jagged *seqs,
                             float *dx);
 
-/* What a step costs beside arithmetic. */
+/* What the steps so far cost beside arithmetic. */
 typedef struct mxfp8_counts {
     int64_t calls;            /* of producers and of attention */
     int64_t weights;          /* quantizations of weights */
     int64_t activations;      /* quantizations of activations or gradients outside producers */
-    int64_t gathers;          /* copies that gather, pad or unpad */
+    int64_t operands;         /* MXFP8 tensors read */
+    int64_t foreign;          /* those of them that no producer wrote where they were read */
     double attention_seconds; /* inside attention's calls */
 } mxfp8_counts;
 
 mxfp8_counts mxfp8_network_counts(const mxfp8_network *n);
+
+/* What is kept for backward of `tokens` tokens in one sequence. */
+saved_bytes mxfp8_network_saved(const mxfp8_network *n, int tokens);
 const char *mxfp8_network_description(const mxfp8_network *n);
 
 #endif

@@ -106,29 +106,43 @@ static const run_report *find(const run_report *runs, int count, const char *nam
     return NULL;
 }
 
-void report_compare(const run_report *runs, int count, double bigram)
+/* One row of the table: a number of each run. */
+#define ROW(label, format, value)                                                                  \
+    do {                                                                                           \
+        printf("\n%-36s", label);                                                                  \
+        for (int i = 0; i < count; i++)                                                            \
+            printf(format, value);                                                                 \
+    } while (0)
+
+static void report_memory(const run_report *runs, int count)
 {
-    printf("\n%-28s", "");
-    for (int i = 0; i < count; i++)
-        printf("%12s", runs[i].name);
-    printf("\n%-28s", "validation loss, nats");
-    for (int i = 0; i < count; i++)
-        printf("%12.4f", runs[i].final_loss);
-    printf("\n%-28s", "against bigram");
-    for (int i = 0; i < count; i++)
-        printf("%11.1f%%", 100.0 * (runs[i].final_loss / bigram - 1.0));
-    printf("\n%-28s", "attention's share of time");
-    for (int i = 0; i < count; i++)
-        printf("%11.1f%%", 100.0 * runs[i].attention_seconds / runs[i].train_seconds);
-    printf("\n%-28s", "tokens/s");
-    for (int i = 0; i < count; i++)
-        printf("%12.0f", (double)runs[i].tokens[runs[i].steps - 1] / runs[i].train_seconds);
-    printf("\n%-28s", "seconds of training");
-    for (int i = 0; i < count; i++)
-        printf("%12.1f", runs[i].train_seconds);
+    ROW("activations kept for backward, MiB", "%12.2f", (double)runs[i].saved / (1 << 20));
+    ROW("  against a BF16 run", "%11.3fx", (double)runs[i].saved / (double)runs[i].saved_bf16);
+    ROW("  those that cross between layers", "%11.3fx",
+        (double)runs[i].saved_crossing / (double)runs[i].saved_bf16_crossing);
+    ROW("quantized outside producers, a step", "%12.1f", runs[i].quantizations);
+    ROW("weights quantized, a step", "%12.1f", runs[i].weights);
+    ROW("MXFP8 operands read, a step", "%12.1f", runs[i].operands);
+    ROW("  gathered, padded or copied first", "%12lld", (long long)runs[i].foreign);
+}
+
+void report_compare(const run_report *runs, int count, double baseline)
+{
+    ROW("", "%12s", runs[i].name);
+    ROW("validation loss, nats", "%12.4f", runs[i].final_loss);
+    ROW("against the baseline", "%11.1f%%", 100.0 * (runs[i].final_loss / baseline - 1.0));
+    ROW("attention's share of time", "%11.1f%%",
+        100.0 * runs[i].attention_seconds / runs[i].train_seconds);
+    ROW("tokens/s", "%12.0f", (double)runs[i].tokens[runs[i].steps - 1] / runs[i].train_seconds);
+    ROW("seconds of training", "%12.1f", runs[i].train_seconds);
+    report_memory(runs, count);
     printf("\n\n");
-    const run_report *a = find(runs, count, "float32"), *b = find(runs, count, "mxfp8");
+    const run_report *a = find(runs, count, "float32"), *b = find(runs, count, "mxfp8"),
+                     *c = find(runs, count, "mxfp8-all");
     if (a && b)
         printf("val_loss float32=%.4f mxfp8=%.4f ratio=%.4f\n", a->final_loss, b->final_loss,
                b->final_loss / a->final_loss);
+    if (a && b && c)
+        printf("val_loss_all float32=%.4f mxfp8=%.4f mxfp8_all=%.4f\n", a->final_loss,
+               b->final_loss, c->final_loss);
 }

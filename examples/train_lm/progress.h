@@ -16,6 +16,12 @@ typedef struct run_report {
     int64_t *tokens;        /* (steps) seen so far */
     double final_loss;      /* validation, after the last step */
     double train_seconds, attention_seconds;
+    int64_t saved, saved_crossing;           /* bytes kept for backward of a full batch */
+    int64_t saved_bf16, saved_bf16_crossing; /* the same in a BF16 run */
+    double quantizations; /* a step, of activations and gradients outside producers */
+    double weights;       /* a step, quantizations of weights */
+    double operands;      /* a step, MXFP8 tensors that producers and attention read */
+    int64_t foreign;      /* those of all steps that no producer wrote where they were read */
 } run_report;
 
 /* A line that shows how far all runs of the program are: on a terminal rewritten in place, in a
@@ -36,7 +42,8 @@ void report_make_directory(const char *directory);
 /* DIR/loss_NAME.csv: step, tokens, train_loss, validation_loss. */
 void report_write_csv(const run_report *run, const char *directory);
 
-/* The runs side by side, then the line for machines where float32 and mxfp8 are both there. */
-void report_compare(const run_report *runs, int count, double bigram);
+/* The runs side by side, then the lines for machines: val_loss where float32 and mxfp8 are there,
+ * val_loss_all where mxfp8-all is too. */
+void report_compare(const run_report *runs, int count, double baseline);
 
 #endif

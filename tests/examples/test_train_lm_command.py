@@ -52,6 +52,21 @@ def test_two_runs_are_compared(tmp_path, text):
         assert float(rows[-1]["validation_loss"]) == pytest.approx(final, abs=1e-4)
 
 
+def test_every_activation_in_mxfp8(tmp_path, text):
+    result = train(tmp_path, text, "--steps", "40", "--attention", "float32,mxfp8,mxfp8-all")
+    assert result.returncode == 0, result.stderr
+    line = re.search(r"^val_loss_all float32=(\S+) mxfp8=(\S+) mxfp8_all=(\S+)$", result.stdout, re.MULTILINE)
+    float32, _, mxfp8_all = map(float, line.groups())
+    assert 0.95 < mxfp8_all / float32 < 1.05
+    table = {row[:36].strip(): row[36:].split() for row in result.stdout.splitlines() if row[:1] not in "|"}
+    assert [float(x) for x in table["quantized outside producers, a step"]] == [0, 4, 0]
+    assert [float(x) for x in table["weights quantized, a step"]] == [0, 0, 8]
+    assert table["gathered, padded or copied first"][2] == "0"
+    assert float(table["against a BF16 run"][2].rstrip("x")) < 0.65
+    assert float(table["those that cross between layers"][2].rstrip("x")) <= 0.54
+    assert (tmp_path / "loss_mxfp8-all.csv").exists()
+
+
 def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     curves = []
     for threads, seed in ((1, 5), (3, 5), (3, 6)):
