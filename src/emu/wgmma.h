@@ -80,4 +80,16 @@ MXA_EMU_WGMMA_RS(wgmma_rs_m64n64_f32, 64)
 MXA_EMU_WGMMA_RS(wgmma_rs_m64n128_f32, 128)
 MXA_EMU_WGMMA_RS(wgmma_rs_m64n256_f32, 256)
 
+/* BF16, B with N innermost. */
+#define MXA_EMU_WGMMA_RS_BF16(name, n)                                                             \
+    MXA_DEVICE void name(float *d, const uint32_t *a_registers, uint64_t b)                        \
+    {                                                                                              \
+        static const mxa_emu_wgmma_kind kind = {n, 0, 1, MXA_EMU_BF16, MXA_EMU_BF16, 0, 1};        \
+        mxa_emu_wgmma(&kind, d, a_registers, 0, b);                                                \
+    }
+
+MXA_EMU_WGMMA_RS_BF16(wgmma_rs_m64n64_bf16, 64)
+MXA_EMU_WGMMA_RS_BF16(wgmma_rs_m64n128_bf16, 128)
+MXA_EMU_WGMMA_RS_BF16(wgmma_rs_m64n256_bf16, 256)
+
 #endif

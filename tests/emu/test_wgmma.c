@@ -22,8 +22,7 @@ typedef struct params {
     mxa_global c, d;      /* [M][n], FP32 bits or FP16 bits in words */
     mxa_global a;         /* [M][row_bytes] in place, for A from registers */
     int32_t row_bytes, n; /* of A and B: steps of 32 */
-    int32_t f16, registers, first;
-    int32_t broken;
+    int32_t f16, registers, first, bf16;
 } params;
 
 /* WHY: dynamic shared memory starts anywhere; a swizzle's pattern at a multiple of 1024. */
@@ -85,15 +84,27 @@ MXA_DEVICE void product_f32(const params *p, mxa_shared shared)
     const int t = dev_thread() & 31, w = dev_thread() >> 5;
     uint64_t a = wgmma_descriptor(shared, (uint32_t)p->row_bytes);
     uint64_t b = wgmma_descriptor(shared + A_BYTES, (uint32_t)p->row_bytes);
+    uint64_t b_step = MXA_DESCRIPTOR_K32;
+    if (p->bf16) { /* lines of 64 columns; row_bytes / 2 of them, then the next 64 */
+        b = wgmma_descriptor(shared + A_BYTES, 128) & ~((uint64_t)0x3FFF << 16);
+        b |= (uint64_t)(p->row_bytes / 2 * 128 >> 4) << 16;
+        b_step = 16 * 128 >> 4;
+    }
     wgmma_fence();
-    for (int k = 0; k < p->row_bytes / 32; k++, a += MXA_DESCRIPTOR_K32, b += MXA_DESCRIPTOR_K32) {
+    for (int k = 0; k < p->row_bytes / 32; k++, a += MXA_DESCRIPTOR_K32, b += b_step) {
         uint32_t registers[4];
         for (int i = 0; i < 4 && p->registers; i++) {
             const int row = 16 * w + t / 4 + 8 * (i & 1);
             registers[i] = dev_load_global_u32(
                 p->a + (uint64_t)(row * p->row_bytes + 32 * k + 16 * (i >> 1) + 4 * (t % 4)));
         }
-        if (p->registers && p->n == 64) {
+        if (p->bf16 && p->n == 64) {
+            wgmma_rs_m64n64_bf16(d, registers, b);
+        } else if (p->bf16 && p->n == 128) {
+            wgmma_rs_m64n128_bf16(d, registers, b);
+        } else if (p->bf16) {
+            wgmma_rs_m64n256_bf16(d, registers, b);
+        } else if (p->registers && p->n == 64) {
             wgmma_rs_m64n64_f32(d, registers, b);
         } else if (p->registers && p->n == 128) {
             wgmma_rs_m64n128_f32(d, registers, b);
@@ -266,25 +277,42 @@ static int swizzled(int x, int k, int row_bytes)
     return x * row_bytes + (unit ^ turn) * 16 + k % 16;
 }
 
-static void values(int row_bytes, int n, int f16, int registers, int first, uint64_t seed)
+/* BF16 with columns innermost: element (k, n) of B in lines of 64 columns, K lines after one
+ * another, then the next 64 columns. */
+static int by_rows(int k, int n, int lines)
+{
+    const int byte = n % 64 * 2;
+    return n / 64 * lines * 128 + k * 128 + (byte / 16 ^ k % 8) * 16 + byte % 16;
+}
+
+/* Bytes of A and B, [x][row_bytes], and where the kernel finds them. */
+static void fill(mxt_random *random, int row_bytes, int n, int bf16, unsigned char *image,
+                 unsigned char *a, unsigned char *b)
+{
+    memset(image, 0xFF, SHARED);
+    for (int i = 0; i < (M + n) * row_bytes; i += 1 + bf16) {
+        uint16_t code = mxa_e4m3_from_f32((float)mxt_random_gaussian(random) * 3);
+        code = bf16 ? mxa_bf16_from_f32((float)mxt_random_gaussian(random)) : code;
+        const int x = i / row_bytes, k = i % row_bytes;
+        memcpy(x < M ? a + i : b + i - M * row_bytes, &code, (size_t)(1 + bf16));
+        if (bf16 && x >= M) {
+            memcpy(image + A_BYTES + by_rows(k / 2, x - M, row_bytes / 2), &code, 2);
+        } else if (!bf16) {
+            image[x < M ? swizzled(x, k, row_bytes) : A_BYTES + swizzled(x - M, k, row_bytes)] =
+                (unsigned char)code;
+        }
+    }
+}
+
+static void values(int row_bytes, int n, int f16, int registers, int first, int bf16, uint64_t seed)
 {
     static unsigned char image[SHARED], a[M * 128], b[MOST_N * 128];
     static uint32_t c[M * MOST_N], d[M * MOST_N], want[M * MOST_N];
     mxt_random random = {seed};
-    mxt_case("%d-byte rows, N %d%s%s%s, seed %llu", row_bytes, n, f16 ? ", FP16" : "",
-             registers ? ", A in registers" : "", first ? ", first" : "", (unsigned long long)seed);
-    memset(image, 0xFF, sizeof image);
-    for (int i = 0; i < (M + n) * row_bytes; i++) {
-        const uint8_t code = mxa_e4m3_from_f32((float)mxt_random_gaussian(&random) * 3);
-        const int x = i / row_bytes, k = i % row_bytes;
-        if (x < M) {
-            a[i] = code;
-            image[swizzled(x, k, row_bytes)] = code;
-        } else {
-            b[i - M * row_bytes] = code;
-            image[A_BYTES + swizzled(x - M, k, row_bytes)] = code;
-        }
-    }
+    mxt_case("%d-byte rows, N %d%s%s%s%s, seed %llu", row_bytes, n, f16 ? ", FP16" : "",
+             bf16 ? ", BF16" : "", registers ? ", A in registers" : "", first ? ", first" : "",
+             (unsigned long long)seed);
+    fill(&random, row_bytes, n, bf16, image, a, b);
     for (int i = 0; i < M * n; i++) {
         const float x = (float)mxt_random_gaussian(&random) * 20;
         memcpy(&c[i], &x, 4);
@@ -296,12 +324,14 @@ static void values(int row_bytes, int n, int f16, int registers, int first, uint
         for (int m = 0; m < M; m++) {
             memcpy(step + 32 * m, a + m * row_bytes + k, 32);
         }
-        const mxa_emu_product product = {{MXA_TENSOR_CORE_HOPPER_FP8, MXATTN_E4M3, MXATTN_E4M3, 32},
+        const mxa_tensor_core_step fp8 = {MXA_TENSOR_CORE_HOPPER_FP8, MXATTN_E4M3, MXATTN_E4M3, 32};
+        const mxa_tensor_core_step half = {MXA_TENSOR_CORE_HOPPER_16, MXATTN_BF16, MXATTN_BF16, 16};
+        const mxa_emu_product product = {bf16 ? half : fp8,
                                          M,
                                          n,
                                          step,
                                          b + k,
-                                         row_bytes,
+                                         row_bytes / (1 + bf16),
                                          1,
                                          NULL,
                                          NULL,
@@ -320,7 +350,7 @@ static void values(int row_bytes, int n, int f16, int registers, int first, uint
                       f16,
                       registers,
                       first,
-                      0};
+                      bf16};
     mxa_emu_options options;
     mxa_emu_result result;
     const int grid[3] = {1, 1, 1};
@@ -344,12 +374,13 @@ int main(void)
     for (uint64_t seed = 1; seed <= 2; seed++) {
         for (int row_bytes = 64; row_bytes <= 128; row_bytes += 64) {
             for (int first = 0; first < 2; first++) {
-                values(row_bytes, 64, 0, 0, first, seed);
-                values(row_bytes, 128, 0, 0, first, seed);
-                values(row_bytes, 128, 1, 0, first, seed);
+                values(row_bytes, 64, 0, 0, first, 0, seed);
+                values(row_bytes, 128, 0, 0, first, 0, seed);
+                values(row_bytes, 128, 1, 0, first, 0, seed);
             }
             for (int n = 64; n <= 256; n *= 2) {
-                values(row_bytes, n, 0, 1, 0, seed);
+                values(row_bytes, n, 0, 1, 0, 0, seed);
+                values(row_bytes, n, 0, 1, 0, 1, seed);
             }
         }
     }
