@@ -1,0 +1,149 @@
+"""gpu_attention.py: rows of the GPU bench for the attention forward.
+
+Checks rows of O against float64 of the inputs, then times, in turns,
+  prepared   the attention kernel on operands that mxattn_prepare made
+  mxfp8      the whole call on public MXFP8 tensors
+  bf16       the whole call on BF16 tensors
+  prepare    mxattn_prepare from BF16 alone
+  torch      scaled_dot_product_attention in BF16, cuDNN backend
+  cudnn fp8  per-tensor FP8 attention of cuDNN, where nvidia-cudnn-frontend is installed
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import ctypes as c
+import sys
+
+import gpu_library
+import gpu_peers
+from gpu_timing import in_turns
+
+TOKENS, HIDDEN = 16384, 2048
+LARGEST_ERROR = 0.12  # of N(0, 1) data: E4M3 holds an element to 2^-4, four of them make an O
+SHAPES = [  # head_dim, seqlen, causal
+    (128, 512, 0), (128, 2048, 0), (128, 4096, 0), (128, 8192, 0), (128, 16384, 0),
+    (128, 2048, 1), (128, 8192, 1), (64, 2048, 0), (64, 8192, 0), (64, 8192, 1),
+]
+
+
+class Call:
+    """A plan with its tensors; `operands` BF16, or (payload, scale bytes) of MXFP8."""
+
+    def __init__(self, torch, library, shape, operands, o, lse, prepared=False):
+        abi = gpu_library.abi
+        head_dim, seqlen, causal = shape
+        self.library, self.plan, self.kept = library, c.c_void_p(), [operands, o, lse]
+        problem = library.made("attention_problem")
+        problem.backend, problem.batch, problem.causal = abi.CUDA, TOKENS // seqlen, causal
+        problem.max_seqlen_q = problem.max_seqlen_k = seqlen
+        problem.heads = problem.kv_heads = HIDDEN // head_dim
+        problem.head_dim = head_dim
+        dtype = abi.E4M3 if isinstance(operands[0], tuple) else abi.BF16
+        problem.q.dtype = problem.k.dtype = problem.v.dtype = dtype
+        problem.o.dtype = abi.BF16
+        library.call("plan_create", None, c.byref(problem), c.byref(self.plan))
+        self.args = library.made("attention_args")
+        for name, operand in zip("qkv", operands):
+            tensor = library.view(dtype, operand[0] if dtype == abi.E4M3 else operand)
+            if dtype == abi.E4M3:
+                tensor.tags = abi.Tags(abi.E4M3, abi.SQUARE, 0, 0)
+                tensor.scales[0].data = operand[1].data_ptr()
+                tensor.scales[0].layout = abi.LINEAR
+            self.keep(name, tensor)
+        self.keep("o", library.view(abi.BF16, o))
+        self.keep("lse", library.view(abi.F32, lse))
+        bytes_needed = TOKENS * HIDDEN * 4 + (64 << 20)  # more than any plan here asks for
+        self.memory = torch.empty(bytes_needed, dtype=torch.uint8, device="cuda")
+        self.args.workspace, self.args.workspace_bytes = self.memory.data_ptr(), bytes_needed
+        if prepared:
+            self.memory_prepared = torch.empty(bytes_needed, dtype=torch.uint8, device="cuda")
+            self.args.prepared = self.memory_prepared.data_ptr()
+            self.prepare()
+
+    def keep(self, name, tensor):
+        self.kept.append(tensor)
+        setattr(self.args, name, c.addressof(tensor))
+
+    def prepare(self):
+        self.library.call("prepare", self.plan, c.byref(self.args))
+
+    def forward(self):
+        self.library.call("attention_forward", self.plan, c.byref(self.args))
+
+    def close(self):
+        self.library.handle.mxattn_plan_destroy(self.plan)
+
+
+def relative_error(torch, shape, q, k, v, o):
+    """Of 192 rows of the last sequence and head, against float64 of the unquantized inputs; and how
+    much of the truth O holds (1 - slope is bias)."""
+    rows = slice(shape[1] - 192, shape[1])
+    qs, ks, vs = (t[-1, :, -1].double() for t in (q, k, v))
+    x = qs[rows] @ ks.T * shape[0] ** -0.5
+    if shape[2]:
+        x = x.masked_fill(torch.ones_like(x).tril(shape[1] - 192) == 0, float("-inf"))
+    want = torch.softmax(x, -1) @ vs
+    got = o[-1, rows, -1].double()
+    return ((got - want).norm() / want.norm()).item(), ((got * want).sum() / (want * want).sum()).item()
+
+
+def measure_shape(torch, libraries, shape, with_cool):
+    head_dim, seqlen, causal = shape
+    size = (TOKENS // seqlen, seqlen, HIDDEN // head_dim, head_dim)
+    torch.manual_seed(seqlen + head_dim)
+    q, k, v = (torch.randn(size, device="cuda").bfloat16() for _ in range(3))
+    lse = torch.empty((size[0], size[2], size[1]), device="cuda")
+    scales = torch.full((*size[:3], head_dim // 32), 127, dtype=torch.uint8, device="cuda")
+    public = [(t.to(torch.float8_e4m3fn), scales) for t in (q, k, v)]
+    runs, errors, calls, rows = {}, {}, [], []
+    for library in libraries:
+        o = torch.full(size, float("nan"), device="cuda", dtype=torch.bfloat16)
+        made = {
+            "prepared": Call(torch, library, shape, (q, k, v), o, lse, prepared=True),
+            "bf16": Call(torch, library, shape, (q, k, v), o, lse),
+            "mxfp8": Call(torch, library, shape, public, o, lse),
+        }
+        calls += made.values()
+        for name in ("prepared", "bf16", "mxfp8"):
+            o.fill_(float("nan"))
+            made[name].forward()
+            torch.cuda.synchronize()
+            error, slope = relative_error(torch, shape, q, k, v, o)
+            if not error < LARGEST_ERROR or torch.isnan(o).any():
+                sys.exit(f"{library.name} {name} {shape}: relative error {error}; nothing is timed")
+            errors[library.name, name] = {"relative_error": error, "slope": slope}
+            runs[library.name, name] = made[name].forward
+        runs[library.name, "prepare"] = made["prepared"].prepare
+    runs["torch", "torch"] = gpu_peers.torch_attention(torch, bool(causal), q, k, v)
+    fp8 = gpu_peers.cudnn_fp8_attention(torch, bool(causal), q, k, v)
+    if fp8:
+        runs["cudnn", "cudnn fp8"] = fp8
+    cool_keys = [key for key in runs if with_cool and key[1] in ("prepared", "torch", "cudnn fp8")]
+    times = in_turns(torch, runs, cool_keys)
+    hidden = HIDDEN // head_dim * head_dim
+    flops = 4 * TOKENS * seqlen * hidden * (0.5 if causal else 1)
+    for key in runs:
+        row = {"library": key[0], "what": key[1], "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
+        row.update(errors.get(key, {}))
+        row.update(times[key])
+        for regime in ("sustained", "cool"):
+            if f"{regime}_us" in row:
+                count = 3 * 3 * TOKENS * hidden if key[1] == "prepare" else flops  # bytes read and written
+                row[f"{regime}_tera_per_s"] = count / row[f"{regime}_us"] * 1e-6
+        rows.append(row)
+    for call in calls:
+        call.close()
+    return rows
+
+
+def print_rows(rows):
+    """One shape's rows; beside each the times of PyTorch's BF16 and of cuDNN's FP8 over its own."""
+    peers = [next((row for row in rows if row["what"] == name), None) for name in ("torch", "cudnn fp8")]
+    for row in rows:
+        cool_text = f"{row['cool_tera_per_s']:7.0f}" if "cool_us" in row else "      -"
+        ratio = "  ".join(f"{peer['sustained_us'] / row['sustained_us']:.2f}" if peer and row["what"] != "prepare"
+                          else "   -" for peer in peers)
+        error = f"error {row['relative_error']:.4f} slope {row['slope']:.4f}" if "slope" in row else ""
+        print(f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} "
+              f"{row['library']:>10s} {row['what']:9s} {row['sustained_us']:8.1f} us "
+              f"{row['sustained_tera_per_s']:7.{2 if row['what'] == 'prepare' else 0}f} {cool_text}  {ratio}  {error}", flush=True)

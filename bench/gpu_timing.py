@@ -1,0 +1,57 @@
+"""gpu_timing.py: how the GPU bench times: two regimes, because the card is power-capped.
+
+sustained: 0.1 s of calls first, then 40; the median of two turns. cool: 8 calls after a quarter second of rest, the
+best of three. Runs of one group are timed in turns, so that all meet the same clocks.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import statistics
+import time
+
+
+def timed(torch, run, count):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        run()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def sustained(torch, run):
+    once = timed(torch, run, 2)
+    timed(torch, run, max(1, int(0.1 / once)))
+    return timed(torch, run, 40)
+
+
+def cool(torch, run):
+    best = []
+    for _ in range(3):
+        time.sleep(0.25)
+        timed(torch, run, 2)
+        best.append(timed(torch, run, 8))
+    return min(best)
+
+
+def in_turns(torch, runs, cool_keys=()):
+    """Key -> {"sustained_us", "cool_us" where asked for}."""
+    times = {key: [] for key in runs}
+    for _ in range(2):
+        for key, run in runs.items():
+            times[key].append(sustained(torch, run))
+    result = {key: {"sustained_us": statistics.median(values) * 1e6} for key, values in times.items()}
+    for key in cool_keys:
+        result[key]["cool_us"] = cool(torch, runs[key]) * 1e6
+    return result
+
+
+def rotated(calls):
+    """One call that runs the next of `calls` each time: their buffers together exceed the cache."""
+    state = [0]
+
+    def run():
+        calls[state[0]]()
+        state[0] = (state[0] + 1) % len(calls)
+
+    return run
