@@ -17,6 +17,14 @@ void mxa_emu_product_row(const mxa_emu_product *product, int row, int first, int
     const int bytes = mxa_dtype_bytes(step->a_type);
     const char *a = (const char *)product->a + (int64_t)row * step->count * bytes;
     for (int j = first; j < end; j++) {
+        uint32_t *d = product->d + row * product->stride + j;
+        const uint32_t c = product->accumulate ? *d : 0;
+        const int is_nan = product->f16 ? (c & 0x7FFF) > 0x7C00 : (c & 0x7FFFFFFF) > 0x7F800000;
+        if (is_nan || scale_at(product->scale_a, row) == 0xFF ||
+            scale_at(product->scale_b, j) == 0xFF) { /* at once: padding is full of them */
+            *d = product->f16 ? MXA_TENSOR_CORE_NAN_F16 : MXA_TENSOR_CORE_NAN;
+            continue;
+        }
         uint8_t column8[MXA_EMU_PRODUCT_COUNT];
         uint16_t column16[MXA_EMU_PRODUCT_COUNT];
         for (int k = 0; k < step->count; k++) {
@@ -28,8 +36,6 @@ void mxa_emu_product_row(const mxa_emu_product *product, int row, int first, int
             }
         }
         const void *column = bytes == 1 ? (const void *)column8 : (const void *)column16;
-        uint32_t *d = product->d + row * product->stride + j;
-        const uint32_t c = product->accumulate ? *d : 0;
         *d = product->f16 ? mxa_tensor_core_f16(step, a, column, (uint16_t)c)
                           : mxa_tensor_core_f32(step, a, column, scale_at(product->scale_a, row),
                                                 scale_at(product->scale_b, j), c);

@@ -511,9 +511,10 @@ static void run_model(const setup *s, float *o, float *lse)
     for (int64_t b = 0; b < s->batch; b++) {
         for (int64_t h = 0; h < c->heads; h++) {
             const mxt_sm100_head m = head_of(s, b, h, scales);
-            for (int64_t i = 0; i < m.seqlen_q; i++) {
-                const int64_t t = s->cu_q[b] + i;
-                mxt_sm100_row(&m, i, o + (t * c->heads + h) * d, &lse[h * tokens + t]);
+            for (int64_t i = 0; i < m.seqlen_q; i += MXT_SM100_ROWS) {
+                const int64_t t = s->cu_q[b] + i, left = m.seqlen_q - i;
+                mxt_sm100_rows(&m, i, left < MXT_SM100_ROWS ? (int)left : MXT_SM100_ROWS,
+                               o + (t * c->heads + h) * d, c->heads * d, &lse[h * tokens + t]);
             }
         }
     }

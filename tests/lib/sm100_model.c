@@ -4,18 +4,26 @@
  */
 #include "sm100_model.h"
 
+#include "emu/product.h"
 #include "mx/element.h"
-#include "mx/tensor_core.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 128, GROUP = 32, DIM_MOST = 128, P_LOG2 = 8, HEADROOM = 3 };
+enum { ROWS = MXT_SM100_ROWS, BLOCK = 128, GROUP = 32, DIM_MOST = 128, P_LOG2 = 8, HEADROOM = 3 };
 
 typedef struct model_row {
     float m, l;
-    uint32_t o[DIM_MOST]; /* accumulators */
+    uint32_t *o; /* (DIM_MOST) accumulators */
 } model_row;
+
+/* A tile of rows and a block of keys. */
+typedef struct model_tile {
+    model_row row[ROWS];
+    uint32_t o[ROWS][DIM_MOST];
+    uint32_t s[ROWS][BLOCK];
+    uint8_t p[ROWS][BLOCK];
+} model_tile;
 
 static float from_bits(uint32_t bits)
 {
@@ -46,21 +54,42 @@ static float polynomial_exp2(float x)
     return from_bits(to_bits(p) + (to_bits(t) << 23));
 }
 
-static float row_score(const mxt_sm100_head *h, int64_t i, int64_t j)
+/* S of `rows` rows from `first` on: one sum for each group of 32 dims. */
+static void tile_scores(const mxt_sm100_head *h, int64_t first, int rows, int64_t block,
+                        model_tile *t)
 {
-    const mxa_tensor_core_step step = {MXA_TENSOR_CORE_BLACKWELL, h->q_type, h->k_type, GROUP};
     const int64_t groups = h->head_dim / GROUP;
-    uint32_t sum = 0;
+    const int64_t left = h->seqlen_k - block * BLOCK, keys = left < BLOCK ? left : BLOCK;
     for (int64_t g = 0; g < groups; g++) {
-        sum = mxa_tensor_core_f32(&step, h->q + i * h->stride_q + g * GROUP,
-                                  h->k + j * h->stride_k + g * GROUP, h->q_scale[i * groups + g],
-                                  h->k_scale[j * groups + g], sum);
+        uint8_t a[ROWS][GROUP], b[BLOCK][GROUP], scale_a[ROWS], scale_b[BLOCK];
+        for (int i = 0; i < rows; i++) {
+            memcpy(a[i], h->q + (first + i) * h->stride_q + g * GROUP, GROUP);
+            scale_a[i] = h->q_scale[(first + i) * groups + g];
+        }
+        for (int64_t j = 0; j < keys; j++) {
+            memcpy(b[j], h->k + (block * BLOCK + j) * h->stride_k + g * GROUP, GROUP);
+            scale_b[j] = h->k_scale[(block * BLOCK + j) * groups + g];
+        }
+        const mxa_emu_product product = {{MXA_TENSOR_CORE_BLACKWELL, h->q_type, h->k_type, GROUP},
+                                         rows,
+                                         (int)keys,
+                                         a,
+                                         b,
+                                         GROUP,
+                                         1,
+                                         scale_a,
+                                         scale_b,
+                                         t->s[0],
+                                         BLOCK,
+                                         0,
+                                         g > 0};
+        mxa_emu_product_run(&product);
     }
-    return from_bits(sum);
 }
 
 /* Scores of block `block` as the softmax has them; returns the factor to logits. */
-static float block_scores(const mxt_sm100_head *h, int64_t i, int64_t block, float *s)
+static float row_scores(const mxt_sm100_head *h, int64_t i, int64_t block, const uint32_t *scores,
+                        float *s)
 {
     const float scale = (float)(h->softmax_scale * 1.4426950408889634);
     const float cap = (float)(h->softcap * 1.4426950408889634);
@@ -71,7 +100,7 @@ static float block_scores(const mxt_sm100_head *h, int64_t i, int64_t block, flo
         const int64_t j = block * BLOCK + c;
         s[c] = -INFINITY;
         if (j >= low && j <= high && j < h->seqlen_k) {
-            s[c] = row_score(h, i, j);
+            s[c] = from_bits(scores[c]);
             s[c] = plain ? s[c] : s[c] * scale;
             if (cap > 0.0F) {
                 s[c] = cap * (float)tanh((double)(s[c] * (1.0F / cap)));
@@ -103,7 +132,7 @@ static void raise_row(const float *s, float scale, model_row *row)
     row->m = m;
 }
 
-static void block_probs(const float *s, float scale, model_row *row, uint8_t *p)
+static void row_probs(const float *s, float scale, model_row *row, uint8_t *p)
 {
     const float base = row->m == -INFINITY ? 0.0F : (float)P_LOG2 - row->m;
     float sum[4] = {0, 0, 0, 0}; /* [pair of four keys][half] */
@@ -116,18 +145,32 @@ static void block_probs(const float *s, float scale, model_row *row, uint8_t *p)
     row->l += (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-static void block_values(const mxt_sm100_head *h, int64_t block, const uint8_t *p, model_row *row)
+static void tile_values(const mxt_sm100_head *h, int rows, int64_t block, model_tile *t)
 {
-    const mxa_tensor_core_step step = {MXA_TENSOR_CORE_BLACKWELL, MXATTN_E4M3, h->v_type, GROUP};
     for (int64_t g = 0; g < BLOCK / GROUP; g++) {
-        const int64_t first = block * BLOCK + g * GROUP;
-        for (int64_t d = 0; d < h->head_dim && first < h->seqlen_k; d++) {
-            uint8_t column[GROUP] = {0};
-            for (int64_t j = 0; j < GROUP && first + j < h->seqlen_k; j++) {
-                column[j] = h->v[(first + j) * h->stride_v + d];
-            }
-            row->o[d] = mxa_tensor_core_f32(&step, p + g * GROUP, column, 127,
-                                            h->v_scale[first / GROUP * h->head_dim + d], row->o[d]);
+        const int64_t first = block * BLOCK + g * GROUP, left = h->seqlen_k - first;
+        uint8_t a[ROWS][GROUP], b[GROUP][DIM_MOST] = {{0}};
+        for (int i = 0; i < rows; i++) {
+            memcpy(a[i], t->p[i] + g * GROUP, GROUP);
+        }
+        for (int64_t j = 0; j < GROUP && j < left; j++) {
+            memcpy(b[j], h->v + (first + j) * h->stride_v, (size_t)h->head_dim);
+        }
+        const mxa_emu_product product = {{MXA_TENSOR_CORE_BLACKWELL, MXATTN_E4M3, h->v_type, GROUP},
+                                         rows,
+                                         (int)h->head_dim,
+                                         a,
+                                         b,
+                                         1,
+                                         DIM_MOST,
+                                         NULL,
+                                         left > 0 ? h->v_scale + first / GROUP * h->head_dim : NULL,
+                                         t->o[0],
+                                         DIM_MOST,
+                                         0,
+                                         1};
+        if (left > 0) {
+            mxa_emu_product_run(&product);
         }
     }
 }
@@ -154,18 +197,26 @@ static void finish_row(const mxt_sm100_head *h, const model_row *row, float *o, 
     }
 }
 
-void mxt_sm100_row(const mxt_sm100_head *h, int64_t i, float *o, float *lse)
+void mxt_sm100_rows(const mxt_sm100_head *h, int64_t first, int rows, float *o, int64_t o_step,
+                    float *lse)
 {
-    model_row row;
-    memset(&row, 0, sizeof row);
-    row.m = -INFINITY;
-    for (int64_t block = 0; block * BLOCK < h->seqlen_k; block++) {
-        float s[BLOCK];
-        uint8_t p[BLOCK];
-        const float scale = block_scores(h, i, block, s);
-        raise_row(s, scale, &row);
-        block_probs(s, scale, &row, p);
-        block_values(h, block, p, &row);
+    static model_tile t;
+    memset(&t, 0, sizeof t);
+    for (int i = 0; i < rows; i++) {
+        t.row[i].m = -INFINITY;
+        t.row[i].o = t.o[i];
     }
-    finish_row(h, &row, o, lse);
+    for (int64_t block = 0; block * BLOCK < h->seqlen_k; block++) {
+        tile_scores(h, first, rows, block, &t);
+        for (int i = 0; i < rows; i++) {
+            float s[BLOCK];
+            const float scale = row_scores(h, first + i, block, t.s[i], s);
+            raise_row(s, scale, &t.row[i]);
+            row_probs(s, scale, &t.row[i], t.p[i]);
+        }
+        tile_values(h, rows, block, &t);
+    }
+    for (int i = 0; i < rows; i++) {
+        finish_row(h, &t.row[i], o + i * o_step, &lse[i]);
+    }
 }

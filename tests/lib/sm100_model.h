@@ -24,7 +24,11 @@ typedef struct mxt_sm100_head {
     const float *mean; /* of V, (D), or NULL */
 } mxt_sm100_head;
 
-/* O (D) before it is converted, and LSE, of row i. */
-void mxt_sm100_row(const mxt_sm100_head *head, int64_t i, float *o, float *lse);
+enum { MXT_SM100_ROWS = 128 };
+
+/* O (rows, D) before it is converted, and LSE, of `rows` (at most MXT_SM100_ROWS) from `first` on,
+ * each `step` floats after the other. */
+void mxt_sm100_rows(const mxt_sm100_head *head, int64_t first, int rows, float *o, int64_t o_step,
+                    float *lse);
 
 #endif
