@@ -88,7 +88,7 @@ static layout lay_out(const mxattn_attention_problem *p)
     l.tiles = take(&at, l.tiles_most * (int64_t)sizeof(mxa_gpu_tile));
     l.tile_count = take(&at, 4);
     l.status = take(&at, 4);
-    l.bytes = at;
+    l.bytes = at + ALIGNMENT; /* callers align to less */
     return l;
 }
 
@@ -250,7 +250,7 @@ static void begin(run *r, const mxattn_plan *plan, const mxa_attention_call *cal
     r->call = call;
     r->device = device;
     r->l = lay_out(p);
-    r->base = address(prepared);
+    r->base = (address(prepared) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     const mxattn_tensor *v = p->v_seq.dtype != MXATTN_DTYPE_NONE ? &call->v_seq : &call->v;
     place_operand(r, &call->q, 0, &r->operand[0]);
     place_operand(r, &call->k, 1, &r->operand[1]);

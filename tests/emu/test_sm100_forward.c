@@ -633,6 +633,112 @@ static void check_case(const forward_case *c, uint64_t seeds)
     tear_down(&s);
 }
 
+/* ---- operands that are not as the kernel reads them ---- */
+
+static void options_of(mxt_attention *a)
+{
+    a->problem.backend = MXATTN_BACKEND_REF;
+    a->problem.precision = MXATTN_PRECISION_MODEL;
+    a->problem.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    a->problem.mode = MXATTN_INFERENCE;
+}
+
+/* Wide ones are quantized in the call, linear scales arranged; the kernel's arithmetic is checked
+ * above, so it is ref that says whether the operands were right. */
+static void check_arranged(mxt_attention *a, mxattn_dtype operands, int prepared)
+{
+    const int64_t n = mxt_size_o(a), rows = mxt_size_lse(a);
+    const mxt_device_options given = {prepared, operands, F32, EMU};
+    float *want = take(4 * n), *want_lse = take(4 * rows);
+    mxa_emu_session *session = mxa_emu_session_now();
+    mxa_emu_session_clear();
+    session->options.seed = 7;
+    CHECK_STATUS(MXATTN_OK, mxt_attention_forward(a));
+    memcpy(want, a->o, (size_t)(4 * n));
+    memcpy(want_lse, a->lse, (size_t)(4 * rows));
+    if (CHECK_STATUS(MXATTN_OK, mxt_device_forward(a, &given))) {
+        mxt_check_rms("o", a->o, want, mxt_shape1(n), MXT_SM100_O);
+        mxt_check_close("lse", a->lse, want_lse, mxt_shape1(rows), MXT_SM100_LSE_ABSOLUTE,
+                        MXT_SM100_LSE_RELATIVE);
+    }
+    CHECK(session->errors + session->warnings == 0, "%d errors, %d warnings:\n%s", session->errors,
+          session->warnings, session->text ? session->text : "");
+    free(want);
+    free(want_lse);
+}
+
+static void arranged(void)
+{
+    static const mxattn_dtype types[] = {F32, E4M3, F32, E4M3};
+    static const int32_t cu_q[] = {0, 5, 5, 205, 206}, cu_k[] = {0, 17, 40, 300, 300};
+    static const int32_t used_q[] = {5, 0, 199, 1}, used_k[] = {16, 20, 129, 0};
+    for (int i = 0; i < 4; i++) {
+        mxt_attention a;
+        mxt_case("arranged: %s, dense, variant %d", mxa_dtype_name(types[i]), i);
+        mxt_attention_dense(&a, 2, 140, 200, 2, 1, i < 2 ? 128 : 64);
+        options_of(&a);
+        a.problem.causal = i & 1;
+        mxt_attention_alloc(&a);
+        mxt_attention_fill(&a, MXT_GAUSSIAN, 40 + (uint64_t)i);
+        check_arranged(&a, types[i], i >= 2);
+        mxt_attention_free(&a);
+        mxt_case("arranged: %s, jagged, variant %d", mxa_dtype_name(types[i]), i);
+        mxt_attention_jagged(&a, 4, cu_q, 210, cu_k, 310, 2, 2, i < 2 ? 64 : 128);
+        options_of(&a);
+        if (i >= 2) {
+            a.used_q = used_q;
+            a.used_k = used_k;
+        }
+        mxt_attention_alloc(&a);
+        mxt_attention_fill(&a, MXT_GAUSSIAN, 50 + (uint64_t)i);
+        check_arranged(&a, types[i], i == 1 || i == 2);
+        mxt_attention_free(&a);
+    }
+}
+
+/* ---- what there is no kernel for ---- */
+
+static void refusal(const char *what, mxattn_status expected, const char *word,
+                    const mxattn_attention_problem *problem)
+{
+    mxattn_plan *plan = NULL;
+    mxt_case("refused: %s", what);
+    CHECK_STATUS(expected, mxattn_plan_create(NULL, problem, &plan));
+    CHECK(strstr(mxattn_last_error(), word) != NULL, "\"%s\" lacks \"%s\"", mxattn_last_error(),
+          word);
+    mxattn_plan_destroy(plan);
+}
+
+static void refusals(void)
+{
+    mxattn_attention_problem base, p;
+    mxattn_attention_problem_init(&base);
+    base.backend = EMU;
+    base.batch = base.heads = base.kv_heads = 1;
+    base.max_seqlen_q = base.max_seqlen_k = base.head_dim = 128;
+    p = base;
+    p.mode = MXATTN_TRAINING;
+    refusal("training", MXATTN_UNSUPPORTED, "problem.mode", &p);
+    p = base;
+    p.head_dim = 96;
+    refusal("head_dim 96", MXATTN_UNSUPPORTED, "problem.head_dim", &p);
+    p = base;
+    p.head_dim_v = 64;
+    refusal("head_dim_v 64", MXATTN_UNSUPPORTED, "head_dim_v", &p);
+    p = base;
+    p.intermediates = MXATTN_INTERMEDIATES_BF16;
+    refusal("BF16 intermediates", MXATTN_UNSUPPORTED, "problem.intermediates", &p);
+    p = base;
+    p.k.block = COLUMN;
+    refusal("column k", MXATTN_UNSUPPORTED, "problem.k.block", &p);
+    p = base;
+    p.v.block = ROW;
+    refusal("row v", MXATTN_UNSUPPORTED, "problem.v.block", &p);
+    p = base;
+    p.device = 1;
+    refusal("no such device", MXATTN_NO_BACKEND, "device is 1", &p);
+}
+
 int main(int argc, char **argv)
 {
     const uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : 3;
@@ -646,6 +752,12 @@ int main(int argc, char **argv)
         if (argc < 3 || strncmp(cases[i].name, argv[2], strlen(argv[2])) == 0) {
             check_case(&cases[i], seeds);
         }
+    }
+    if (argc < 3 || strcmp(argv[2], "arranged") == 0) {
+        arranged();
+    }
+    if (argc < 3 || strcmp(argv[2], "refused") == 0) {
+        refusals();
     }
     return mxt_finish();
 }
