@@ -6,15 +6,21 @@
 
 #include "error.h"
 
+int mxc_on_device(mxattn_backend backend)
+{
+    return backend == MXATTN_BACKEND_CUDA || backend == MXATTN_BACKEND_EMU_SM90 ||
+           backend == MXATTN_BACKEND_EMU_SM100;
+}
+
 /* Device memory with `bytes` of `from`; NULL where from is NULL. */
 static void *copy_in(mxc_device_copies *c, const void *from, size_t bytes)
 {
     void *memory = NULL;
     if (!from)
         return NULL;
-    mxc_need(mxattn_device_alloc(NULL, MXATTN_BACKEND_CUDA, 0, bytes, &memory));
+    mxc_need(mxattn_device_alloc(NULL, c->backend, 0, bytes, &memory));
     c->memory[c->count++] = memory;
-    mxc_need(mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, memory, from, bytes));
+    mxc_need(mxattn_device_copy(NULL, c->backend, 0, memory, from, bytes));
     return memory;
 }
 
@@ -31,6 +37,7 @@ void mxc_device_begin(mxc_device_copies *copies, mxattn_attention_args *args, co
 {
     const mxattn_tensor *const from[] = {&run->q, &run->k, &run->v, &run->o, &run->lse};
     const size_t batch = (size_t)run->batch;
+    copies->backend = run->problem.backend;
     copies->count = 0;
     for (int i = 0; i < 5; i++) {
         copies->tensors[i] = *from[i];
@@ -51,19 +58,19 @@ void mxc_device_begin(mxc_device_copies *copies, mxattn_attention_args *args, co
     args->seqused_q = copy_in(copies, run->seqused_q, batch * sizeof(int32_t));
     args->seqused_k = copy_in(copies, run->seqused_k, batch * sizeof(int32_t));
     mxc_need(
-        mxattn_device_alloc(NULL, MXATTN_BACKEND_CUDA, 0, args->workspace_bytes, &args->workspace));
+        mxattn_device_alloc(NULL, copies->backend, 0, args->workspace_bytes, &args->workspace));
     copies->memory[copies->count++] = args->workspace;
 }
 
 void mxc_device_end(mxc_device_copies *copies, const mxc_run *run)
 {
     const mxattn_tensor *const to[] = {&run->o, &run->lse};
-    mxc_need(mxattn_device_synchronise(NULL, MXATTN_BACKEND_CUDA, 0, NULL));
+    mxc_need(mxattn_device_synchronise(NULL, copies->backend, 0, NULL));
     for (int i = 0; i < 2; i++) {
         if (to[i]->data)
-            mxc_need(mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, to[i]->data,
+            mxc_need(mxattn_device_copy(NULL, copies->backend, 0, to[i]->data,
                                         copies->tensors[3 + i].data, tensor_bytes(to[i])));
     }
     for (int i = 0; i < copies->count; i++)
-        mxc_need(mxattn_device_free(NULL, MXATTN_BACKEND_CUDA, 0, copies->memory[i]));
+        mxc_need(mxattn_device_free(NULL, copies->backend, 0, copies->memory[i]));
 }

@@ -1,4 +1,4 @@
-/* device.h: an attention run's memory on a GPU, for `--backend cuda`.
+/* device.h: an attention run's memory on a GPU, for `--backend cuda`, or on an emulated one.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,8 +9,12 @@
 
 enum { MXC_DEVICE_MEMORIES = 16 };
 
+/* 1 for backends whose memory is their own. */
+int mxc_on_device(mxattn_backend backend);
+
 /* Copies on device 0 of what a run reads, and room there for what it writes. */
 typedef struct mxc_device_copies {
+    mxattn_backend backend;
     void *memory[MXC_DEVICE_MEMORIES];
     int count;
     mxattn_tensor tensors[5]; /* q, k, v, o, lse */

@@ -223,7 +223,8 @@ static error_t parse_gradient(int key, char *arg, struct argp_state *state)
 
 static error_t parse_run(int key, char *arg, struct argp_state *state)
 {
-    static const char *const backends[] = {"auto", "ref", "cpu", "cuda", NULL};
+    static const char *const backends[] = {"auto",     "ref",       "cpu", "cuda",
+                                           "emu-sm90", "emu-sm100", NULL};
     static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", NULL};
     mxc_options *o = state->input;
     switch (key) {
@@ -296,7 +297,10 @@ static const struct argp_option gradient_options[] = {
 
 static const struct argp_option run_options[] = {
     {0, 0, 0, 0, "Where it runs:", 4},
-    {"backend", KEY_BACKEND, "X", 0, "auto, cpu, cuda or ref (default auto: the CPU)", 0},
+    {"backend", KEY_BACKEND, "X", 0,
+     "auto, cpu, cuda, ref, or the kernels for a GPU on an emulator: emu-sm90, emu-sm100 (default "
+     "auto: the CPU)",
+     0},
     {"threads", KEY_THREADS, "N", 0, "Threads (default: as many as there are processors)", 0},
     {"isa", KEY_ISA, "X", 0, "Newest instruction set used: portable, avx2, avx512 or avx512bf16",
      0},

@@ -104,7 +104,7 @@ void mxc_run_attention(const mxattn_context *context, const mxc_run *run)
     args.seqused_q = run->seqused_q;
     args.seqused_k = run->seqused_k;
     args.workspace_bytes = (size_t)bytes;
-    if (info.backend == MXATTN_BACKEND_CUDA) {
+    if (mxc_on_device(info.backend)) {
         mxc_device_copies copies;
         mxc_device_begin(&copies, &args, run);
         mxc_need(mxattn_attention_forward(plan, &args));

@@ -30,7 +30,8 @@ static const struct argp argp = {
            "Example: mxattn info --json"};
 
 static const mxattn_backend backends[] = {MXATTN_BACKEND_CPU, MXATTN_BACKEND_REF,
-                                          MXATTN_BACKEND_CUDA};
+                                          MXATTN_BACKEND_CUDA, MXATTN_BACKEND_EMU_SM90,
+                                          MXATTN_BACKEND_EMU_SM100};
 enum { BACKENDS = sizeof backends / sizeof *backends };
 
 /* Calls each line of text. */

@@ -65,11 +65,13 @@ int mxc_verb_plan(int argc, char **argv)
     mxattn_plan_info_init(&info);
     mxc_need(mxattn_plan_query(plan, &info));
 
-    static const char *const backends[] = {"auto", "ref", "cpu", "cuda"};
+    mxattn_backend_info backend;
+    mxattn_backend_info_init(&backend);
+    mxc_need(mxattn_backend_query(context, info.backend, &backend));
     char shape[256];
     mxc_sizes_describe(&sizes, &problem, shape, sizeof shape);
     (void)printf("%-20s%s\n", "shape", shape);
-    (void)printf("%-20s%s\n", "backend", backends[info.backend]);
+    (void)printf("%-20s%s\n", "backend", backend.name);
     (void)printf("%-20s%s\n", "kernel forward", info.kernel_forward);
     if (!inference)
         (void)printf("%-20s%s\n", "kernel backward", info.kernel_backward);
