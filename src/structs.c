@@ -170,3 +170,15 @@ void mxattn_states_merge_args_init_sized(mxattn_states_merge_args *args, size_t 
     const mxattn_states_merge_args defaults = {0};
     init(args, struct_size, &defaults, sizeof defaults);
 }
+
+void mxattn_emulator_options_init_sized(mxattn_emulator_options *options, size_t struct_size)
+{
+    const mxattn_emulator_options defaults = {.seed = 1, .checks = 1};
+    init(options, struct_size, &defaults, sizeof defaults);
+}
+
+void mxattn_emulator_result_init_sized(mxattn_emulator_result *result, size_t struct_size)
+{
+    const mxattn_emulator_result defaults = {.report = ""};
+    init(result, struct_size, &defaults, sizeof defaults);
+}

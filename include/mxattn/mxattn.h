@@ -9,6 +9,7 @@
  *   5  attention: problem -> plan -> forward, backward
  *   6  producers: quantize, dequantize, scales, norm, GEMM
  *   7  partial results
+ *   8  the emulator of GPU kernels
  *
  * Conventions that hold everywhere
  *
@@ -816,6 +817,75 @@ static inline void mxattn_states_merge_args_init(mxattn_states_merge_args *args)
 
 MXATTN_API mxattn_status mxattn_states_merge(const mxattn_context *context,
                                              const mxattn_states_merge_args *args);
+
+/* ------------------------------------------------------------------------------------------------
+ * 8  The emulator
+ *
+ * On the backends EMU_SM90 and EMU_SM100 the GPU's kernels run on the CPU, in a schedule that a
+ * seed chooses, and are watched for races, deadlocks and broken rules (docs/emulator.md). A launch
+ * that shows one as an error fails with DEVICE. Settings and findings belong to the calling thread.
+ * --------------------------------------------------------------------------------------------- */
+
+typedef struct mxattn_emulator_options {
+    size_t struct_size;
+    uint64_t seed;  /* order of threads, moments of copies, picked lanes; default 1 */
+    int32_t checks; /* 1 (default): races are looked for; 0: values, bounds and deadlocks only */
+    int32_t strict; /* 1: order that hardware keeps and the ISA does not promise counts as none, and
+                     * reads of memory never written are told; default 0 */
+    int32_t exact;  /* 1: tensor cores add without rounding; default 0 */
+    int32_t trace;  /* 1: keep events of the first CTA of each launch; default 0 */
+} mxattn_emulator_options;
+
+MXATTN_API void mxattn_emulator_options_init_sized(mxattn_emulator_options *options,
+                                                   size_t struct_size);
+static inline void mxattn_emulator_options_init(mxattn_emulator_options *options)
+{
+    mxattn_emulator_options_init_sized(options, sizeof(mxattn_emulator_options));
+}
+
+/* Sets how this thread's next launches run, and forgets what came of earlier ones. Errors:
+ * ARGUMENT, VERSION_MISMATCH, NO_BACKEND (a build without the emulator). */
+MXATTN_API mxattn_status mxattn_emulator_begin(const mxattn_emulator_options *options);
+
+typedef struct mxattn_emulator_result {
+    size_t struct_size;
+    int64_t launches, errors, warnings, deadlocks;
+    uint32_t hazards;   /* bit h: hazard Hh as an error, bit 0 a broken rule of an instruction */
+    uint32_t warned;    /* the same for warnings */
+    const char *report; /* of the first launch that had one, "" otherwise; until the next begin */
+} mxattn_emulator_result;
+
+MXATTN_API void mxattn_emulator_result_init_sized(mxattn_emulator_result *result,
+                                                  size_t struct_size);
+static inline void mxattn_emulator_result_init(mxattn_emulator_result *result)
+{
+    mxattn_emulator_result_init_sized(result, sizeof(mxattn_emulator_result));
+}
+
+/* What came of this thread's launches since begin. Errors: ARGUMENT, VERSION_MISMATCH. */
+MXATTN_API mxattn_status mxattn_emulator_query(mxattn_emulator_result *result);
+
+/* Name and count of the i-th instruction that was counted; NULL beyond the last. */
+MXATTN_API const char *mxattn_emulator_counted(int64_t i, int64_t *count);
+
+typedef enum mxattn_emulator_event_kind {
+    MXATTN_EVENT_WAIT = 0,  /* a thread waits at `name` */
+    MXATTN_EVENT_ASYNC = 1, /* an operation from its issue to its completion */
+    MXATTN_EVENT_TMEM = 2   /* the same, for columns of tensor memory */
+} mxattn_emulator_event_kind;
+
+/* Steps count the switches between threads and asynchronous operations. */
+typedef struct mxattn_emulator_event {
+    int64_t launch, first_step, last_step;
+    int32_t kind;            /* mxattn_emulator_event_kind */
+    int32_t warp;            /* of the thread that waits or issued */
+    int32_t column, columns; /* TMEM */
+    char role[16];           /* what the thread said it is; "" without */
+    char name[24];           /* the barrier, or the operation */
+} mxattn_emulator_event;
+
+/* Events since begin, if it asked for them; until the next begin. */
+MXATTN_API const mxattn_emulator_event *mxattn_emulator_events(int64_t *count);
 
 #ifdef __cplusplus
 }

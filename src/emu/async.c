@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/engine.h"
+#include "emu/trace.h"
 
 #include <string.h>
 
@@ -47,6 +48,7 @@ mxa_emu_access mxa_emu_issue(mxa_emu_pipe *pipe, mxa_emu_kind kind, mxa_emu_site
     as.thread = mxa_emu_now->thread->component;
     as.site = site;
     as.kind = (uint8_t)kind;
+    mxa_emu_count(mxa_emu_kind_name(kind));
     return as;
 }
 
@@ -55,13 +57,15 @@ void *mxa_emu_op_new(size_t bytes, void (*run)(mxa_emu_op *))
     mxa_emu_op *op = mxa_emu_alloc(bytes);
     op->run = run;
     op->cta = mxa_emu_now->thread->cta;
+    op->issued_at = mxa_emu_now->step;
     return op;
 }
 
 static void carry_out(mxa_emu_op *op)
 {
     mxa_emu_engine_now()->pending--;
-    mxa_emu_now->counts[op->as.kind]++;
+    mxa_emu_now->step++;
+    mxa_emu_trace_done(op);
     op->run(op);
     mxa_emu_free(op->owned);
     mxa_emu_free(op);

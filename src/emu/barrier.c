@@ -5,6 +5,7 @@
 #include "emu/barrier.h"
 
 #include "emu/engine.h"
+#include "emu/trace.h"
 
 #include <string.h>
 
@@ -70,10 +71,13 @@ void mxa_emu_barrier_sync(int id, int threads, int aligned)
     const mxa_emu_site site = MXA_EMU_SITE();
     mxa_emu_thread *thread = mxa_emu_now->thread;
     mxa_emu_named_barrier *barrier = &thread->cta->barriers->named[id & 15];
+    const int64_t first = mxa_emu_now->step;
     const int last = arrive(barrier, id, threads, aligned, site);
     thread->wait_barrier = id;
+    mxa_emu_count("barrier.sync");
     if (!last) {
         mxa_emu_block_in(MXA_EMU_AT_BARRIER, site);
+        mxa_emu_trace_wait(thread, "barrier.sync", first);
         return;
     }
     complete(barrier, id, thread);

@@ -10,6 +10,8 @@
 #include "cuda/driver.h"
 #include "emu/engine.h"
 #include "emu/map.h"
+#include "emulator.h"
+#include "status.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -45,8 +47,57 @@ void mxa_emu_session_clear(void)
 {
     const mxa_emu_options options = mxa_emu_session_now()->options;
     mxa_emu_free(session.text);
+    mxa_emu_trace_free(session.trace);
     memset(&session, 0, sizeof session);
     session.options = options;
+}
+
+mxattn_status mxa_emu_begin(const mxattn_emulator_options *options)
+{
+    mxa_emu_session *s = mxa_emu_session_now();
+    mxa_emu_session_clear();
+    mxa_emu_options_init(&s->options);
+    s->options.seed = options->seed;
+    s->options.checks = options->checks != 0;
+    s->options.exact_sums = options->exact != 0;
+    s->options.unwritten_reads = options->strict != 0;
+    s->options.ordered_accumulators = options->strict == 0;
+    if (options->trace) {
+        s->trace = mxa_emu_alloc(sizeof *s->trace);
+        if (!s->trace) {
+            return mxa_fail(MXATTN_MEMORY, "no memory for a trace");
+        }
+    }
+    return MXATTN_OK;
+}
+
+void mxa_emu_sum(mxattn_emulator_result *result)
+{
+    const mxa_emu_session *s = mxa_emu_session_now();
+    result->launches = s->launches;
+    result->errors = s->errors;
+    result->warnings = s->warnings;
+    result->deadlocks = s->deadlocks;
+    result->hazards = s->hazards;
+    result->warned = s->warned;
+    result->report = s->text ? s->text : "";
+}
+
+const char *mxa_emu_counted(int64_t i, int64_t *count)
+{
+    const mxa_emu_tally *tally = &mxa_emu_session_now()->tally;
+    if (i < 0 || i >= MXA_EMU_TALLIES) {
+        return NULL;
+    }
+    *count = tally->count[i];
+    return tally->name[i];
+}
+
+const mxattn_emulator_event *mxa_emu_events(int64_t *count)
+{
+    const mxa_emu_session *s = mxa_emu_session_now();
+    *count = s->trace ? s->trace->count : 0;
+    return s->trace ? s->trace->events : NULL;
 }
 
 /* The sentence of an error is its first report, in one line. */
@@ -78,9 +129,7 @@ static void add_result(mxa_emu_result *result)
     s->deadlocks += result->deadlock;
     s->hazards |= result->hazards;
     s->warned |= result->warned;
-    for (int k = 0; k < MXA_EMU_KINDS; k++) {
-        s->counts[k] += result->counts[k];
-    }
+    mxa_emu_tally_add(&s->tally, &result->tally);
     if (result->errors) {
         keep_error(result->text);
     }
@@ -218,8 +267,9 @@ static mxa_cu_result emu_launch(mxa_cu_function function, unsigned grid_x, unsig
     if (extra || block_y != 1 || block_z != 1) {
         return INVALID_VALUE;
     }
-    const int failed = mxa_emu_launch(kernel, grid, (int)block_x, shared_bytes, parameters[0],
-                                      &mxa_emu_session_now()->options, &result);
+    const mxa_emu_session *s = mxa_emu_session_now();
+    const int failed = mxa_emu_launch_traced(kernel, grid, (int)block_x, shared_bytes,
+                                             parameters[0], &s->options, s->trace, &result);
     add_result(&result);
     return failed ? HAZARD : 0;
 }

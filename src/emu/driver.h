@@ -13,8 +13,9 @@ typedef struct mxa_emu_session {
     int errors, warnings, deadlocks;
     uint32_t hazards, warned;
     int64_t launches;
-    uint64_t counts[MXA_EMU_KINDS];
-    char *text; /* of the first launch with a report; NULL: none */
+    mxa_emu_tally tally;
+    struct mxa_emu_trace *trace; /* NULL: none is kept */
+    char *text;                  /* of the first launch with a report; NULL: none */
 } mxa_emu_session;
 
 mxa_emu_session *mxa_emu_session_now(void);

@@ -85,7 +85,8 @@ struct mxa_emu_op {
     mxa_emu_op *next;
     mxa_emu_access as; /* who issued it, where; its pipe's component and clock */
     mxa_emu_cta *cta;
-    void *owned; /* by mxa_emu_alloc; freed with the operation */
+    int64_t issued_at; /* step */
+    void *owned;       /* by mxa_emu_alloc; freed with the operation */
 };
 
 enum { MXA_EMU_LATE_LOADS = 16 };
@@ -182,6 +183,10 @@ typedef struct mxa_emu_options {
 
 void mxa_emu_options_init(mxa_emu_options *options);
 
+/* One more of an instruction, by a name in static storage. What a warp or warpgroup does together,
+ * and what is issued to a pipe, is counted without this. */
+void mxa_emu_count(const char *name);
+
 /* The launch that this OS thread is in. */
 typedef struct mxa_emu {
     mxa_emu_options options;
@@ -193,8 +198,9 @@ typedef struct mxa_emu {
     int arch;            /* 90, 100; 0: whatever the kernel uses */
     uint32_t components; /* of a clock */
     uint64_t random;
-    uint64_t counts[MXA_EMU_KINDS]; /* operations carried out */
-    struct mxa_emu_engine *engine;  /* sched.c, async.c */
+    struct mxa_emu_tally *tally;   /* instructions by name */
+    int64_t step;                  /* switches and operations so far */
+    struct mxa_emu_engine *engine; /* sched.c, async.c */
     struct mxa_emu_reports *reports;
     struct mxa_emu_trace *events; /* NULL: no trace */
 } mxa_emu;

@@ -336,6 +336,9 @@ static void run_grid(machine *m, uint32_t shared_bytes)
         begin_cluster(m, engine->blocks_left[--engine->blocks_left_count], shared_bytes);
         const int complete = mxa_emu_run();
         end_cluster(complete);
+        if (mxa_emu_now->events) {
+            mxa_emu_now->events->recording = 0; /* the pictures are of the first CTA */
+        }
     }
     mxa_emu_clocks_end(&engine->clocks);
 }
@@ -362,6 +365,15 @@ int mxa_emu_launch(const mxa_emu_kernel *kernel, const int grid[3], int threads,
                    uint32_t shared_bytes, const void *parameters, const mxa_emu_options *options,
                    mxa_emu_result *result)
 {
+    return mxa_emu_launch_traced(kernel, grid, threads, shared_bytes, parameters, options, NULL,
+                                 result);
+}
+
+int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int threads,
+                          uint32_t shared_bytes, const void *parameters,
+                          const mxa_emu_options *options, struct mxa_emu_trace *trace,
+                          mxa_emu_result *result)
+{
     memset(result, 0, sizeof *result);
     machine *m = mxa_emu_now ? NULL : machine_take(kernel->cluster, threads > 0 ? threads : 1);
     void *copy = aligned_alloc(64, (kernel->parameter_bytes + 63) / 64 * 64);
@@ -384,6 +396,12 @@ int mxa_emu_launch(const mxa_emu_kernel *kernel, const int grid[3], int threads,
     m->engine.kernel = kernel;
     m->engine.parameters = copy;
     emu.engine = &m->engine;
+    emu.tally = &result->tally;
+    emu.events = trace;
+    if (trace) {
+        trace->recording = 1;
+        trace->launch++;
+    }
     emu.options = *options;
     emu.cluster = kernel->cluster;
     emu.threads = threads;
@@ -403,7 +421,6 @@ int mxa_emu_launch(const mxa_emu_kernel *kernel, const int grid[3], int threads,
         mxa_emu_error(0, "out of memory", 0, 0, "%s", "for the blocks of the grid");
     }
     mxa_emu_reports_sum(emu.reports, result);
-    memcpy(result->counts, emu.counts, sizeof emu.counts);
     result->text = mxa_emu_reports_text(emu.reports);
     mxa_emu_reports_free(emu.reports);
     free(m->engine.blocks_left);

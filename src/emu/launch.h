@@ -7,14 +7,15 @@
 
 #include "emu/dev.h"
 #include "emu/emu.h"
+#include "emu/trace.h"
 
 typedef struct mxa_emu_result {
     int errors, warnings;
     uint32_t hazards; /* bit h: an error of hazard h (0: a rule of an instruction) */
     uint32_t warned;  /* the same for warnings */
     int deadlock;
-    uint64_t counts[MXA_EMU_KINDS]; /* operations by kind */
-    char *text;                     /* the reports; NULL: none. mxa_emu_free */
+    mxa_emu_tally tally; /* instructions by name */
+    char *text;          /* the reports; NULL: none. mxa_emu_free */
 } mxa_emu_result;
 
 /* Runs all CTAs, with `parameters` as the kernel's only one. 0 when nothing was reported as an
@@ -22,6 +23,11 @@ typedef struct mxa_emu_result {
 int mxa_emu_launch(const mxa_emu_kernel *kernel, const int grid[3], int threads,
                    uint32_t shared_bytes, const void *parameters, const mxa_emu_options *options,
                    mxa_emu_result *result);
+/* The same, appending its events to a trace. */
+int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int threads,
+                          uint32_t shared_bytes, const void *parameters,
+                          const mxa_emu_options *options, struct mxa_emu_trace *trace,
+                          mxa_emu_result *result);
 void mxa_emu_result_free(mxa_emu_result *result);
 
 /* The library's units of kernels, written by the build. */

@@ -5,6 +5,7 @@
 #include "emu/mbarrier.h"
 
 #include "emu/engine.h"
+#include "emu/trace.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -201,6 +202,7 @@ static void arrive(uint32_t address, uint32_t count, uint32_t bytes, mxa_emu_sit
     mxa_emu_check_target(thread->cta, cta, site);
     check_init(barrier, site);
     check_loads(barrier, site);
+    mxa_emu_count("mbarrier.arrive");
     expect(barrier, bytes, site);
     mxa_emu_publish(&barrier->known, &barrier->proxy);
     count_arrival(barrier, cta, count, thread->component, MXA_EMU_GENERIC, site);
@@ -321,10 +323,15 @@ int mxa_emu_mbarrier_try_wait(uint32_t address, uint32_t parity)
         mxa_emu_pause();
         return 0; /* try_wait may fail for no reason */
     }
+    const int64_t first = mxa_emu_now->step;
+    mxa_emu_count("mbarrier.try_wait");
     while (((uint32_t)barrier->phase & 1) == parity) {
         thread->wait_address = barrier->address;
         thread->wait_parity = parity;
         mxa_emu_block_in(MXA_EMU_AT_MBARRIER, site);
+    }
+    if (mxa_emu_now->step > first) {
+        mxa_emu_trace_wait(thread, barrier->name, first);
     }
     check_phase(barrier, &thread->phases_seen[barrier - thread->cta->barriers->mbarrier], site);
     mxa_emu_acquire(thread, barrier->done_known, barrier->done_proxy);

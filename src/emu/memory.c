@@ -112,6 +112,7 @@ static void *pointer(uint64_t at)
 
 void mxa_emu_load_global(void *to, uint64_t at, uint32_t bytes)
 {
+    mxa_emu_count("ld.global");
     if (check_global(at, bytes, "load", MXA_EMU_SITE())) {
         memcpy(to, pointer(at), bytes);
     } else {
@@ -121,6 +122,7 @@ void mxa_emu_load_global(void *to, uint64_t at, uint32_t bytes)
 
 void mxa_emu_store_global(uint64_t at, const void *from, uint32_t bytes)
 {
+    mxa_emu_count("st.global");
     if (check_global(at, bytes, "store", MXA_EMU_SITE())) {
         memcpy(pointer(at), from, bytes);
     }
@@ -128,6 +130,7 @@ void mxa_emu_store_global(uint64_t at, const void *from, uint32_t bytes)
 
 uint32_t mxa_emu_atomic_global(int operation, uint64_t at, uint32_t x)
 {
+    mxa_emu_count("atom.global");
     uint32_t old = 0, next;
     if (!check_global(at, 4, "atomic", MXA_EMU_SITE())) {
         return 0;
@@ -198,6 +201,7 @@ static unsigned char *own_shared(uint32_t at, uint32_t bytes, int write, mxa_emu
 
 void mxa_emu_load_shared(void *to, uint32_t at, uint32_t bytes)
 {
+    mxa_emu_count("ld.shared");
     const unsigned char *from = own_shared(at, bytes, 0, MXA_EMU_SITE());
     if (from) {
         memcpy(to, from, bytes);
@@ -208,6 +212,7 @@ void mxa_emu_load_shared(void *to, uint32_t at, uint32_t bytes)
 
 void mxa_emu_store_shared(uint32_t at, const void *from, uint32_t bytes)
 {
+    mxa_emu_count("st.shared");
     unsigned char *to = own_shared(at, bytes, 1, MXA_EMU_SITE());
     if (to) {
         memcpy(to, from, bytes);
@@ -248,6 +253,7 @@ void mxa_emu_store_matrices(uint32_t at, const uint32_t *v)
 /* Atomics of one word do not race with one another: they take turns, and each sees the last. */
 uint32_t mxa_emu_add_shared(uint32_t at, uint32_t x)
 {
+    mxa_emu_count("atom.shared");
     const mxa_emu_site site = MXA_EMU_SITE();
     unsigned char *word = mxa_emu_shared(at, 4, site);
     uint32_t old = 0;

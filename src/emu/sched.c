@@ -10,8 +10,8 @@
 
 #include <string.h>
 
-/* NOTE: no tls_model: initial-exec would ask for all of the library's thread-local memory in the static
- * block, and a program that opens the library at run time (Python) has little room there. */
+/* NOTE: no tls_model: initial-exec would ask for all of the library's thread-local memory in the
+ * static block, and a program that opens the library at run time (Python) has little room there. */
 _Thread_local mxa_emu *mxa_emu_now;
 
 mxa_emu_engine *mxa_emu_engine_now(void)
@@ -77,6 +77,7 @@ static void go_on(void **save)
             (engine->runnable_count == 0 || mxa_emu_random(1024) < engine->asynchronous_rate)) {
             (void)mxa_emu_run_one();
         } else if (engine->runnable_count > 0) {
+            emu->step++;
             emu->thread = pick(engine);
             if (save != &emu->thread->stack_pointer) {
                 mxa_emu_fiber_switch(save, emu->thread->stack_pointer);
@@ -212,6 +213,7 @@ static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_em
     }
     mxa_emu_engine *engine = mxa_emu_engine_now();
     meeting->site = site;
+    mxa_emu_count(meeting->name);
     if (mxa_emu_now->options.checks) {
         view_all(meeting);
     }

@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/engine.h"
+#include "emu/trace.h"
 
 #include <string.h>
 
@@ -420,6 +421,7 @@ void mxa_emu_check_tmem(mxa_emu_cta *cta, const mxa_emu_access *as, uint32_t hal
     struct mxa_emu_shadow *shadow = cta->shadow;
     mxa_emu_thread *one, **views;
     const int count = viewers(&views, &one);
+    mxa_emu_trace_columns(as, column, columns);
     for (uint32_t i = column; i < column + columns; i++) {
         if (i >= MXA_EMU_TMEM_COLUMNS || !shadow->allocated[i]) {
             mxa_emu_error(13, "tensor memory outside of the allocation", as->site, 0,

@@ -111,6 +111,7 @@ static void issue_load(const copy *all, uint32_t units, uint32_t step, uint32_t 
 {
     mxa_emu_engine *engine = mxa_emu_engine_now();
     const int slot = mxa_emu_copy_take();
+    mxa_emu_count(mxa_emu_kind_name(MXA_EMU_TMA_LOAD));
     const mxa_emu_access as = {.clock = engine->copies[slot].clock,
                                .component = (uint16_t)(engine->copies_component + slot),
                                .thread = mxa_emu_now->thread->component,
