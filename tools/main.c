@@ -23,6 +23,7 @@ static const struct {
     {"backward", mxc_verb_backward, "its gradients"},
     {"check", mxc_verb_check, "the error of MXFP8 attention, against thresholds"},
     {"bench", mxc_verb_bench, "its speed, beside what the machine can do"},
+    {"emu", mxc_verb_emu, "a GPU kernel on the emulator, under many schedules"},
 };
 enum { VERBS = sizeof verbs / sizeof *verbs };
 
@@ -33,7 +34,8 @@ static void print_help(FILE *to)
     for (int i = 0; i < VERBS; i++)
         (void)fprintf(to, "  %-12s%s\n", verbs[i].name, verbs[i].what);
     (void)fprintf(to, "\nmxattn VERB --help tells a verb's options; mxattn --version the version.\n"
-                      "Exit status: 0; 1 where check is past a threshold; 2 where something was "
+                      "Exit status: 0; 1 where check is past a threshold or emu found something; 2 "
+                      "where something was "
                       "refused.\n");
 }
 

@@ -78,6 +78,14 @@ int64_t mxc_longest(const int32_t *cu_seqlens, int64_t batch)
     return longest;
 }
 
+static void need(const mxc_run *run, mxattn_status status)
+{
+    if (run->status)
+        *run->status = status;
+    else
+        mxc_need(status);
+}
+
 void mxc_run_attention(const mxattn_context *context, const mxc_run *run)
 {
     mxattn_plan *plan;
@@ -107,7 +115,7 @@ void mxc_run_attention(const mxattn_context *context, const mxc_run *run)
     if (mxc_on_device(info.backend)) {
         mxc_device_copies copies;
         mxc_device_begin(&copies, &args, run);
-        mxc_need(mxattn_attention_forward(plan, &args));
+        need(run, mxattn_attention_forward(plan, &args));
         mxc_device_end(&copies, run);
         mxattn_plan_destroy(plan);
         return;

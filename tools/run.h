@@ -28,6 +28,7 @@ typedef struct mxc_run {
     int64_t batch;                              /* jagged: sequences */
     const int32_t *cu_seqlens_q, *cu_seqlens_k; /* NULL: dense */
     const int32_t *seqused_q, *seqused_k;
+    mxattn_status *status; /* where the call's status goes; NULL: dies when it is refused */
 } mxc_run;
 
 /* Plans and runs forward (problem.mode INFERENCE), or forward and backward (TRAINING). Dies with

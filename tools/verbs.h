@@ -14,5 +14,6 @@ int mxc_verb_forward(int argc, char **argv);
 int mxc_verb_backward(int argc, char **argv);
 int mxc_verb_check(int argc, char **argv);
 int mxc_verb_bench(int argc, char **argv);
+int mxc_verb_emu(int argc, char **argv);
 
 #endif

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-VERBS = ["info", "plan", "quantize", "dequantize", "forward", "backward", "check", "bench"]
+VERBS = ["info", "plan", "quantize", "dequantize", "forward", "backward", "check", "bench", "emu"]
 
 
 # --- The command itself.
@@ -40,7 +40,7 @@ def test_bad_arguments(mxattn, arguments, naming):
 def test_info(mxattn):
     text = mxattn("info")
     info = json.loads(mxattn("info", "--json"))
-    assert {b["name"] for b in info["backends"]} == {"cpu", "ref", "cuda"}
+    assert {b["name"] for b in info["backends"]} == {"cpu", "ref", "cuda", "emu-sm90", "emu-sm100"}
     for backend in info["backends"]:
         assert backend["name"] in text
         if backend["available"]:
