@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-from typing import Any
 
 from ._errors import MxattnError, raise_status
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any
 
 NONE, F32, F16, BF16, E4M3, E5M2 = range(6)
 BLOCK_NONE, ROW, COLUMN, SQUARE = range(4)

@@ -12,9 +12,12 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import sys
-from typing import Any
 
 from ._errors import ArgumentError, DtypeError, LayoutError
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "e4m3": 1, "e5m2": 1, "e8m0": 1, "uint8": 1, "int8": 1}
 ITEMSIZE.update({"int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float64": 8, "bool": 1})
@@ -62,6 +65,7 @@ class Numpy:
     """NumPy, and whatever shows __array_interface__ or host memory through DLPack."""
 
     name = "numpy"
+    plain: Any = None  # numpy.ndarray once it is there
 
     def view(self, array, name="array") -> View:
         if hasattr(array, "dtype") and hasattr(array, "__array_interface__"):
@@ -75,6 +79,8 @@ class Numpy:
 
     def describe(self, array, name):
         """What a plan is looked up by, the address, and what must outlive the call."""
+        if type(array) is self.plain:
+            return (array.dtype, array.shape, array.strides), array.__array_interface__["data"][0], array
         found = self.view(array, name)
         return (found.dtype, found.device, found.shape, found.strides), found.data, found
 
@@ -113,7 +119,7 @@ class Numpy:
         return array
 
     def address(self, array) -> int:
-        return array.ctypes.data
+        return array.__array_interface__["data"][0]
 
     def stream(self, device):
         return None
@@ -221,6 +227,7 @@ class Cuda:
     """CuPy, and whatever shows __cuda_array_interface__ or CUDA memory through DLPack."""
 
     name = "cuda"
+    plain: Any = None
 
     def view(self, array, name="array") -> View:
         interface = getattr(array, "__cuda_array_interface__", None)
@@ -283,7 +290,10 @@ def _find(array, kind, name):
     if hasattr(array, "__cuda_array_interface__"):
         return _shared(Cuda)
     if hasattr(array, "__array_interface__"):
-        return _shared(Numpy)
+        made = _shared(Numpy)
+        if "numpy" in roots:
+            made.plain = sys.modules["numpy"].ndarray
+        return made
     if hasattr(array, "__dlpack_device__"):
         return _shared(Cuda if array.__dlpack_device__()[0] == 2 else Numpy)
     raise ArgumentError(

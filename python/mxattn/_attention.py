@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ctypes as c
 from operator import sub
-from typing import Any, Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
 from ._errors import ArgumentError, DtypeError, ShapeError
 from ._plan import Context, Plan, backend_for, host_workspace
 from ._tensor import MxTensor, fill_tensor, wide_tags
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 _forward = abi.lib.mxattn_attention_forward
 _backward = abi.lib.mxattn_attention_backward
@@ -76,7 +79,7 @@ def clear_cache() -> None:
     from . import _plan
 
     _plans.clear()
-    _plan._thread.workspace = None
+    _plan._local.workspace = None
 
 
 def _keep(key, entry) -> None:
@@ -113,12 +116,13 @@ def _jagged(cu_q, cu_k, used_q, used_k, max_q, max_k, q, k) -> tuple:
     second None in a dense batch."""
     if cu_q is cu_k is used_q is used_k is None:
         return None, None
-    offsets = _offsets(cu_q, cu_k, used_q, used_k, q)
+    seen = _view(q, "q")
+    offsets = _offsets(cu_q, cu_k, used_q, used_k, seen, library_of(q, "q"))
     if cu_q is None:
         return offsets, None
     max_q = None if max_q is None else arrays.as_index(max_q, "max_seqlen_q")
     max_k = None if max_k is None else arrays.as_index(max_k, "max_seqlen_k")
-    return offsets, _lengths(offsets[0], offsets[1], max_q, max_k, _view(q, "q"), _view(k, "k"))
+    return offsets, _lengths(offsets[0], offsets[1], max_q, max_k, seen, _view(k, "k"))
 
 
 def _problem(options, views, tags, has_sink, training, lengths, dq_reduce="auto", dq_scale_log2=None):
@@ -190,23 +194,21 @@ def _lengths(cu_q, cu_k, max_q, max_k, q, k) -> tuple:
     return (cu_q.shape[0] - 1, max(found[0], 0), max(found[1], 0))
 
 
-def _offsets(cu_q, cu_k, used_q, used_k, x) -> list:
-    """The four arrays of lengths as views on x's device, None where absent."""
+def _offsets(cu_q, cu_k, used_q, used_k, q: arrays.View, library) -> list:
+    """The four arrays of lengths as views on q's device, None where absent."""
     if (cu_q is None) != (cu_k is None):
         missing = "cu_seqlens_q" if cu_q is None else "cu_seqlens_k"
         raise ArgumentError(f"{missing} is None; cu_seqlens_q and cu_seqlens_k come together")
-    library, device = library_of(x, "q"), _view(x, "q").device
-    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
-    found: list = []
-    for values, name in zip((cu_q, cu_k, used_q, used_k), names):
-        if name == "cu_seqlens_k" and values is cu_q:
-            found.append(found[0])
-        else:
-            found.append(None if values is None else arrays.offsets(values, library, device, name))
-    batch = _view(x, "q").shape[0] if found[0] is None else found[0].shape[0] - 1
-    for used, name in zip(found[2:], names[2:]):
-        if used is not None and used.shape[0] != batch:
-            raise ShapeError(f"{name} has {used.shape[0]} entries; it must have one for each of {batch} sequences")
+    found: list = [None] * 4
+    if cu_q is not None:
+        found[0] = arrays.offsets(cu_q, library, q.device, "cu_seqlens_q")
+        found[1] = found[0] if cu_k is cu_q else arrays.offsets(cu_k, library, q.device, "cu_seqlens_k")
+    batch = q.shape[0] if cu_q is None else found[0].shape[0] - 1
+    for i, used, name in ((2, used_q, "seqused_q"), (3, used_k, "seqused_k")):
+        if used is not None:
+            found[i] = arrays.offsets(used, library, q.device, name)
+            if found[i].shape[0] != batch:
+                raise ShapeError(f"{name} has {found[i].shape[0]} entries; it must have one for each of {batch} sequences")
     return found
 
 

@@ -6,7 +6,6 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any, Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
@@ -15,6 +14,10 @@ from ._errors import ArgumentError, DtypeError, ShapeError
 from ._plan import Context, backend_for
 from ._producers import _finished, _handle, _new_mx, _on_device, _sequences, _struct, _workspace
 from ._tensor import MxTensor, wide_tags
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 
 class Rope:

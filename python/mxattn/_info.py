@@ -6,7 +6,6 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any, Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
@@ -14,6 +13,10 @@ from . import _attention
 from ._errors import ArgumentError, MxattnError
 from ._plan import Context, Plan
 from ._tensor import MxTensor
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 
 class Backend:

@@ -5,12 +5,15 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import _thread
 import ctypes as c
-import threading
-from typing import Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Optional
 
 # Host memory above this is not kept by a thread between calls.
 KEPT_BYTES = 64 << 20
@@ -86,18 +89,18 @@ class Plan:
         )
 
 
-_thread = threading.local()
+_local = _thread._local()  # threading.local, without its import
 
 
 def host_workspace(size: int) -> arrays.Memory:
     """Memory of this thread for one call into the library; its content on entry does not matter. Nothing of Python runs
     in a thread while the library does, so calls never share it."""
-    kept = getattr(_thread, "workspace", None)
+    kept = getattr(_local, "workspace", None)
     if kept is not None and kept.bytes >= size:
         return kept
     made = arrays.Memory(size)
     if size <= KEPT_BYTES:
-        _thread.workspace = made
+        _local.workspace = made
     return made
 
 

@@ -6,13 +6,16 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any, Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
 from ._errors import ArgumentError, DtypeError, LayoutError, ShapeError
 from ._plan import Context, backend_for, host_workspace
 from ._tensor import MxTensor, fill_tensor, scale_shape, wide_tags
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 AXES_OF = {"row": ("hdim",), "column": ("seq",), "square": ("hdim", "seq")}
 

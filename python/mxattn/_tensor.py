@@ -6,11 +6,14 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 import ctypes as c
-from typing import Any, Optional
 
 from . import _abi as abi
 from . import _arrays as arrays
 from ._errors import ArgumentError, DtypeError, ShapeError
+
+TYPE_CHECKING = False  # typing's own would cost its import
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 BLOCK = 32
 _NAMES = {value: word for word, value in abi.BLOCKS.items()}
