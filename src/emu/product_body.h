@@ -139,6 +139,18 @@ static int decode_bytes(const uint8_t *code, int mantissa_bits, int8_t *exponent
     return any != 0;
 }
 
+/* `count` bytes, `step` apart, then zeros. */
+static void gather(uint8_t *code, const uint8_t *at, int step, int count)
+{
+    if (count < BLOCK) {
+        memset(code, 0, BLOCK);
+    }
+    PRODUCT_UNROLL
+    for (int i = 0; i < count; i++, at += step) {
+        code[i] = *at;
+    }
+}
+
 static void load_columns(const mxa_emu_product *p, columns *b)
 {
     const int mantissa_bits = mxa_dtype_mantissa_bits(p->step.b_type);
@@ -153,10 +165,8 @@ static void load_columns(const mxa_emu_product *p, columns *b)
             const int64_t from = (int64_t)j * p->b_n + (int64_t)k * p->b_k;
             if (p->step.count == COUNT) {
                 const uint8_t *at = (const uint8_t *)p->b + from;
-                uint8_t code[BLOCK] = {0};
-                for (int i = 0; i < left; i++) {
-                    code[i] = at[i * p->b_n];
-                }
+                uint8_t code[BLOCK];
+                gather(code, at, p->b_n, left);
                 special |= decode_bytes(code, mantissa_bits, &b->exponent8[k][j], &b->value8[k][j]);
             } else {
                 memset(&b->exponent16[k][j], 0, BLOCK * sizeof(int16_t));
@@ -215,14 +225,96 @@ static void largest16(const columns *b, const row *a, int first, int32_t *larges
     }
 }
 
-/* Sums of 16 terms times 2^power[j], truncated: the first 16, the last 16. */
-static void sums8(const columns *b, const row *a, int column, const int32_t *power,
-                  int32_t (*sums)[BLOCK])
+/* ------------------------------------------------------------------------------------------------
+ * One row's block
+ * --------------------------------------------------------------------------------------------- */
+
+enum { VECTORS = BLOCK / (PRODUCT_BYTES / 4) };
+
+/* What a product's blocks have in common. */
+typedef struct rules {
+    int fraction, kept; /* bits of terms, of FP32 results */
+    int32_t least;      /* sums of exponents below it are of zeros */
+    int32_t low, high;  /* limits of powers: beyond them are zeros, or terms cut to nothing */
+    int mantissa_bits, field_mask, bias, sign_shift; /* of accumulators */
+} rules;
+
+static rules rules_of(const mxa_emu_product *p)
 {
-    enum { LANES = PRODUCT_BYTES / 4, VECTORS = BLOCK / LANES };
+    rules r = {mxa_tensor_core_fraction_bits(p->step.core),
+               mxa_tensor_core_result_bits(p->step.core),
+               LEAST8,
+               -126,
+               100,
+               23,
+               0xFF,
+               127,
+               0};
+    if (p->step.count == HALF_SUM) {
+        r.least = LEAST16;
+        r.low = -1022;
+        r.high = 1000;
+    }
+    if (p->f16) {
+        r.mantissa_bits = 10;
+        r.field_mask = 0x1F;
+        r.bias = 15;
+        r.sign_shift = 16;
+    }
+    return r;
+}
+
+/* A block between its steps; sums are in units of 2^(largest - fraction). */
+typedef struct block {
+    ints largest[VECTORS]; /* exponent; NONE: all terms are zero */
+    ints power[VECTORS];   /* 2^power makes that unit of a product */
+    ints c[VECTORS];       /* the accumulators' terms */
+    ints sum[2][VECTORS];  /* the products' */
+    ints special;          /* not 0 where an accumulator is NaN or infinite */
+} block;
+
+static int any(ints x)
+{
+    int32_t all = 0;
+    for (int i = 0; i < PRODUCT_BYTES / 4; i++) {
+        all |= x[i];
+    }
+    return all != 0;
+}
+
+/* From the products' largest exponents, scales apart, and the accumulators. */
+static void align(const rules *r, const int32_t *exponents, const int32_t *scale_b, int scale_a,
+                  const uint32_t *c, block *t)
+{
+    const int32_t one = 1 << r->mantissa_bits;
+    const int up = 25 - r->mantissa_bits;
+    t->special = (ints){0};
+    for (int v = 0; v < VECTORS; v++) {
+        const ints e = ((const ints *)exponents)[v];
+        const ints scale = ((const ints *)scale_b)[v] + (scale_a - 254);
+        const ints products = SELECT(e < r->least, (ints){0} + NONE, e + scale);
+        const ints bits = ((const ints *)c)[v];
+        const ints field = (bits >> r->mantissa_bits) & r->field_mask;
+        const ints significand = (bits & (one - 1)) | ((field != 0) & one);
+        const ints exponent = field - (field == 0) - r->bias;
+        const ints own = SELECT(significand == 0, (ints){0} + NONE, exponent);
+        const ints largest = PRODUCT_MAX32(products, own);
+        const ints shift = PRODUCT_MIN32(largest - own + (25 - r->fraction), (ints){0} + 31);
+        const ints cut = (significand << up) >> shift;
+        const ints sign = (bits << r->sign_shift) >> 31;
+        const ints power = scale + r->fraction - largest;
+        t->special |= field == r->field_mask;
+        t->largest[v] = largest;
+        t->c[v] = (cut ^ sign) - sign;
+        t->power[v] = PRODUCT_MIN32(PRODUCT_MAX32(power, (ints){0} + r->low), (ints){0} + r->high);
+    }
+}
+
+static void sums8(const columns *b, const row *a, int column, block *t)
+{
     floats factor[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
-        factor[v] = (floats)((*(const ints *)&power[v * LANES] + 127) << 23);
+        factor[v] = (floats)((t->power[v] + 127) << 23);
     }
     for (int half = 0; half < 2; half++) {
         ints sum[VECTORS] = {{0}};
@@ -235,162 +327,122 @@ static void sums8(const columns *b, const row *a, int column, const int32_t *pow
             }
         }
         for (int v = 0; v < VECTORS; v++) {
-            *(ints *)&sums[half][v * LANES] = sum[v];
+            t->sum[half][v] = sum[v];
         }
     }
 }
 
-static void sums16(const columns *b, const row *a, int column, const int32_t *power, int32_t *sums)
+static void sums16(const columns *b, const row *a, int column, block *t)
 {
-    enum { LANES = PRODUCT_BYTES / 8, VECTORS = 4 };
-    for (int j = 0; j < BLOCK; j += VECTORS * LANES) {
-        doubles factor[VECTORS];
-        half_ints sum[VECTORS] = {{0}};
-        for (int v = 0; v < VECTORS; v++) {
-            const half_ints *e = (const half_ints *)&power[j + v * LANES];
-            factor[v] = (doubles)((PRODUCT_I64(*e) + 1023) << 52);
+    enum { LANES = PRODUCT_BYTES / 8, TOGETHER = 4 };
+    half_ints *sums = (half_ints *)t->sum[0];
+    const half_ints *power = (const half_ints *)t->power;
+    for (int j = 0; j < BLOCK / LANES; j += TOGETHER) {
+        doubles factor[TOGETHER];
+        half_ints sum[TOGETHER] = {{0}};
+        for (int v = 0; v < TOGETHER; v++) {
+            factor[v] = (doubles)((PRODUCT_I64(power[j + v]) + 1023) << 52);
         }
         PRODUCT_UNROLL
         for (int k = 0; k < HALF_SUM; k++) {
             const doubles x = a->value16[k] - (doubles){0};
-            const doubles *y = (const doubles *)&b->value16[k][column + j];
-            for (int v = 0; v < VECTORS; v++) {
+            const doubles *y = (const doubles *)&b->value16[k][column + j * LANES];
+            for (int v = 0; v < TOGETHER; v++) {
                 sum[v] += __builtin_convertvector(x * y[v] * factor[v], half_ints);
             }
         }
-        for (int v = 0; v < VECTORS; v++) {
-            *(half_ints *)&sums[j + v * LANES] = sum[v];
+        for (int v = 0; v < TOGETHER; v++) {
+            sums[j + v] = sum[v];
         }
     }
+    memset(t->sum[1], 0, sizeof t->sum[1]);
 }
 
-/* ------------------------------------------------------------------------------------------------
- * Accumulators and results of a block
- * --------------------------------------------------------------------------------------------- */
-
-typedef struct block {
-    int32_t largest[BLOCK]; /* exponent; NONE: all terms are zero */
-    int32_t sum[3][BLOCK];  /* two halves of the products, C */
-} block;
-
-/* What an accumulator's bits mean: FP32 and FP16. */
-typedef struct accumulator {
-    int mantissa_bits, field_mask, bias, sign_shift;
-} accumulator;
-
-static const accumulator accumulator_f32 = {23, 0xFF, 127, 0};
-static const accumulator accumulator_f16 = {10, 0x1F, 15, 16};
-
-/* C's exponents join `largest`, which holds the products', and C's terms are cut. Returns 1 when
- * some C is NaN or infinite. */
-static int accumulators(accumulator type, const uint32_t *c, int fraction, block *t)
-{
-    enum { LANES = PRODUCT_BYTES / 4 };
-    const int32_t one = 1 << type.mantissa_bits, up = 25 - type.mantissa_bits;
-    ints special = {0};
-    for (int j = 0; j < BLOCK; j += LANES) {
-        const ints bits = *(const ints *)&c[j], products = *(const ints *)&t->largest[j];
-        const ints field = (bits >> type.mantissa_bits) & type.field_mask;
-        const ints mantissa = bits & (one - 1);
-        const ints significand = mantissa | ((field != 0) & one);
-        const ints exponent = field - (field == 0) - type.bias;
-        const ints e = SELECT(significand == 0, (ints){0} + NONE, exponent);
-        const ints largest = PRODUCT_MAX32(products, e);
-        const ints shift = largest - e + 25 - fraction;
-        const ints cut = (significand << up) >> PRODUCT_MIN32(shift, (ints){0} + 31);
-        const ints sign = (bits << type.sign_shift) >> 31;
-        special |= field == type.field_mask;
-        *(ints *)&t->largest[j] = largest;
-        *(ints *)&t->sum[2][j] = (cut ^ sign) - sign;
-    }
-    int any = 0;
-    for (int i = 0; i < LANES; i++) {
-        any |= special[i];
-    }
-    return any != 0;
-}
-
-/* Sums to FP32 toward zero; returns 0 when one is neither a normal number nor zero. */
-static int results_f32(const block *t, int fraction, int kept, uint32_t *d)
+/* Sums that may be beyond 2^31 to FP32, toward zero; 0: one is neither a normal number nor zero. */
+static int results_large(const rules *r, const block *t, uint32_t *d)
 {
     enum { LANES = PRODUCT_BYTES / 8 };
-    const int64_t keep = (int64_t)(~(uint64_t)0 << (52 - kept));
+    const int64_t keep = (int64_t)(~(uint64_t)0 << (52 - r->kept));
     const int64_t least = (int64_t)(1023 - 126) << 52, most = (int64_t)(1023 + 127) << 52;
+    const half_ints *s0 = (const half_ints *)t->sum[0], *s1 = (const half_ints *)t->sum[1];
+    const half_ints *c = (const half_ints *)t->c, *largest = (const half_ints *)t->largest;
     int64s rare = {0};
-    for (int j = 0; j < BLOCK; j += LANES) {
-        const doubles sum = PRODUCT_F64(*(const half_ints *)&t->sum[0][j]) +
-                            PRODUCT_F64(*(const half_ints *)&t->sum[1][j]) +
-                            PRODUCT_F64(*(const half_ints *)&t->sum[2][j]);
-        const int64s unit = PRODUCT_I64(*(const half_ints *)&t->largest[j]) - fraction;
+    for (int v = 0; v < BLOCK / LANES; v++) {
+        const doubles sum = PRODUCT_F64(s0[v]) + PRODUCT_F64(s1[v]) + PRODUCT_F64(c[v]);
+        const int64s unit = PRODUCT_I64(largest[v]) - r->fraction;
         const int64s some = sum != 0, bits = (int64s)sum + (unit << 52);
         const int64s exponent = bits & ((int64_t)0x7FF << 52);
         rare |= some & ((exponent < least) | (exponent > most));
         const doubles cut = (doubles)(bits & some & keep);
-        *(half_floats *)&d[j] = __builtin_convertvector(cut, half_floats);
+        *(half_floats *)&d[v * LANES] = __builtin_convertvector(cut, half_floats);
     }
-    int64_t any = 0;
+    int64_t all = 0;
     for (int i = 0; i < LANES; i++) {
-        any |= rare[i];
+        all |= rare[i];
     }
-    return any == 0;
+    return all == 0;
+}
+
+/* Sums to FP32, toward zero; 0: one is neither a normal number nor zero. A conversion to FP32
+ * rounds to nearest; where it went up, the code before it is the one toward zero. */
+static int results_f32(const rules *r, const block *t, uint32_t *d)
+{
+    const int32_t keep = (int32_t)(~(uint32_t)0 << (23 - r->kept));
+    ints rare = {0}, large = {0};
+    for (int v = 0; v < VECTORS; v++) {
+        const ints s0 = t->sum[0][v], s1 = t->sum[1][v], sum = s0 + s1 + t->c[v];
+        large |= ((s0 ^ (s0 >> 31)) | (s1 ^ (s1 >> 31))) >> 29;
+        const ints sign = sum >> 31, magnitude = (sum ^ sign) - sign, some = magnitude != 0;
+        const floats nearest = __builtin_convertvector(magnitude, floats);
+        const ints up = __builtin_convertvector(nearest, ints) > magnitude;
+        const ints bits = ((ints)nearest + up) & keep, unit = t->largest[v] - r->fraction;
+        const ints field = (bits >> 23) + unit;
+        rare |= some & ((field < 1) | (field > 254));
+        *(ints *)&d[v * (PRODUCT_BYTES / 4)] = ((bits + (unit << 23)) & some) | (sign << 31);
+    }
+    if (!any(rare | large | t->special)) {
+        return 1;
+    }
+    return any(large) && !any(t->special) && results_large(r, t, d);
 }
 
 /* Sums to FP16, nearest even. They have few bits, so that FP32 holds them exactly. */
-static void results_f16(const block *t, int fraction, uint32_t *d)
+static void results_f16(const rules *r, const block *t, uint32_t *d)
 {
-    enum { LANES = PRODUCT_BYTES / 4 };
-    for (int j = 0; j < BLOCK; j += LANES) {
-        const ints sum = *(const ints *)&t->sum[0][j] + *(const ints *)&t->sum[1][j] +
-                         *(const ints *)&t->sum[2][j];
-        const ints unit = *(const ints *)&t->largest[j] - fraction;
+    for (int v = 0; v < VECTORS; v++) {
+        const ints sum = t->sum[0][v] + t->sum[1][v] + t->c[v];
+        const ints unit = t->largest[v] - r->fraction;
         const floats power = (floats)(PRODUCT_MAX32(unit + 127, (ints){0} + 1) << 23);
-        *(ints *)&d[j] = PRODUCT_F16(__builtin_convertvector(sum, floats) * power);
+        *(ints *)&d[v * (PRODUCT_BYTES / 4)] =
+            PRODUCT_F16(__builtin_convertvector(sum, floats) * power);
     }
 }
 
 /* One row's block of accumulators c, from `column` on, to d: 1 when done, 0 when it needs the
  * model.
  */
-static int row_block(const mxa_emu_product *p, const columns *b, const row *a, int column,
-                     const uint32_t *c, uint32_t *d)
+static int row_block(const mxa_emu_product *p, const rules *r, const columns *b, const row *a,
+                     int column, const uint32_t *c, uint32_t *d)
 {
-    enum { LANES = PRODUCT_BYTES / 4 };
-    const int fraction = mxa_tensor_core_fraction_bits(p->step.core);
     const int bytes = p->step.count == COUNT;
-    int32_t power[BLOCK];
+    int32_t exponents[BLOCK];
     block t;
     if (bytes) {
-        largest8(b, a, column, t.largest);
+        largest8(b, a, column, exponents);
     } else {
-        largest16(b, a, column, t.largest);
+        largest16(b, a, column, exponents);
     }
-    const int32_t least = bytes ? LEAST8 : LEAST16;
-    for (int j = 0; j < BLOCK; j += LANES) {
-        const ints scale = *(const ints *)&b->scale[column + j] + (a->scale - 254);
-        const ints e = *(const ints *)&t.largest[j];
-        *(ints *)&t.largest[j] = SELECT(e < least, (ints){0} + NONE, e + scale);
-        *(ints *)&power[j] = scale;
-    }
-    if (accumulators(p->f16 ? accumulator_f16 : accumulator_f32, c, fraction, &t)) {
-        return 0;
-    }
-    /* Powers beyond these limits meet zeros only, or terms that are cut to nothing. */
-    const ints low = (ints){0} + (bytes ? -126 : -1022), high = (ints){0} + (bytes ? 100 : 1000);
-    for (int j = 0; j < BLOCK; j += LANES) {
-        const ints e = *(const ints *)&power[j] + fraction - *(const ints *)&t.largest[j];
-        *(ints *)&power[j] = PRODUCT_MIN32(PRODUCT_MAX32(e, low), high);
-    }
+    align(r, exponents, &b->scale[column], a->scale, c, &t);
     if (bytes) {
-        sums8(b, a, column, power, t.sum);
+        sums8(b, a, column, &t);
     } else {
-        sums16(b, a, column, power, t.sum[0]);
-        memset(t.sum[1], 0, sizeof t.sum[1]);
+        sums16(b, a, column, &t);
     }
     if (p->f16) {
-        results_f16(&t, fraction, d);
-        return 1;
+        results_f16(r, &t, d);
+        return !any(t.special);
     }
-    return results_f32(&t, fraction, mxa_tensor_core_result_bits(p->step.core), d);
+    return results_f32(r, &t, d);
 }
 
 void PRODUCT_NAME(const mxa_emu_product *p)
@@ -404,6 +456,7 @@ void PRODUCT_NAME(const mxa_emu_product *p)
         mxa_emu_product_scalar(p);
         return;
     }
+    const rules r = rules_of(p);
     load_columns(p, &b);
     for (int i = 0; i < p->m; i++) {
         uint32_t *d = p->d + i * p->stride;
@@ -417,7 +470,7 @@ void PRODUCT_NAME(const mxa_emu_product *p)
                 c[l] = l < left ? from[l] : 0;
             }
             if (a.special || b.special[j / BLOCK] ||
-                !row_block(p, &b, &a, j, left < BLOCK ? c : from, result)) {
+                !row_block(p, &r, &b, &a, j, left < BLOCK ? c : from, result)) {
                 mxa_emu_product_row(p, i, j, j + left);
                 continue;
             }

@@ -48,6 +48,21 @@ int mxa_tensor_core_result_bits(mxa_tensor_core core)
  * Terms
  * --------------------------------------------------------------------------------------------- */
 
+/* What a type's codes mean: sign, exponent field, mantissa. */
+typedef struct layout {
+    int width, mantissa_bits, least; /* bits; 2^least is the unit of subnormal numbers */
+    uint32_t infinity, nan;          /* codes: infinity or 0, the first NaN */
+} layout;
+
+static layout layout_of(mxattn_dtype dtype)
+{
+    layout l = {8 * mxa_dtype_bytes(dtype), mxa_dtype_mantissa_bits(dtype), 0,
+                mxa_dtype_infinity(dtype), MXA_FP8_NAN};
+    (void)mxa_split_code(0, dtype, &l.least);
+    l.nan = l.infinity ? l.infinity + 1 : l.nan;
+    return l;
+}
+
 /* An operand taken apart. */
 typedef struct factor {
     int64_t significand;
@@ -55,24 +70,23 @@ typedef struct factor {
     int sign, is_nan, is_infinite;
 } factor;
 
-static factor factor_of(uint32_t bits, mxattn_dtype dtype)
+static factor factor_of(uint32_t bits, const layout *l)
 {
-    const int width = 8 * mxa_dtype_bytes(dtype);
-    const uint32_t code = bits & ~(1U << (width - 1));
-    const uint32_t infinity = mxa_dtype_infinity(dtype);
-    factor f = {0};
-    f.sign = (int)(bits >> (width - 1) & 1);
-    f.is_nan = infinity ? code > infinity : code == MXA_FP8_NAN;
-    f.is_infinite = infinity != 0 && code == infinity;
-    f.significand = (int64_t)mxa_split_code(code, dtype, &f.unit);
-    f.exponent = f.unit + mxa_dtype_mantissa_bits(dtype);
+    const uint32_t code = bits & ~(1U << (l->width - 1)), one = 1U << l->mantissa_bits;
+    const uint32_t field = code >> l->mantissa_bits;
+    factor f;
+    f.sign = (int)(bits >> (l->width - 1) & 1);
+    f.is_nan = code >= l->nan;
+    f.is_infinite = l->infinity != 0 && code == l->infinity;
+    f.significand = field ? (code & (one - 1)) | one : code;
+    f.unit = l->least + (field ? (int)field - 1 : 0);
+    f.exponent = f.unit + l->mantissa_bits;
     return f;
 }
 
-static uint32_t code_at(const void *data, mxattn_dtype dtype, int index)
+static uint32_t code_at(const void *data, const layout *l, int index)
 {
-    return mxa_dtype_bytes(dtype) == 1 ? ((const uint8_t *)data)[index]
-                                       : ((const uint16_t *)data)[index];
+    return l->width == 8 ? ((const uint8_t *)data)[index] : ((const uint16_t *)data)[index];
 }
 
 /* Adds the term x*y*2^scale. */
@@ -97,12 +111,15 @@ static void collect(sum *s, const mxa_tensor_core_step *step, const void *a, con
                     int scale_a, int scale_b, uint32_t c, mxattn_dtype c_type)
 {
     static const factor one = {1, 0, 0, 0, 0, 0};
-    memset(s, 0, sizeof *s);
+    const layout of_a = layout_of(step->a_type), of_b = layout_of(step->b_type);
+    const layout of_c = layout_of(c_type);
+    s->count = 0;
+    s->infinite[0] = s->infinite[1] = 0;
     s->is_nan = scale_a == MXA_SCALE_NAN || scale_b == MXA_SCALE_NAN;
-    add_product(s, factor_of(c, c_type), one, 0);
+    add_product(s, factor_of(c, &of_c), one, 0);
     for (int k = 0; k < step->count && k < MOST_TERMS - 1; k++) {
-        add_product(s, factor_of(code_at(a, step->a_type, k), step->a_type),
-                    factor_of(code_at(b, step->b_type, k), step->b_type), scale_a + scale_b - 254);
+        add_product(s, factor_of(code_at(a, &of_a, k), &of_a),
+                    factor_of(code_at(b, &of_b, k), &of_b), scale_a + scale_b - 254);
     }
     s->is_nan |= s->infinite[0] && s->infinite[1];
 }

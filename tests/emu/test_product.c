@@ -37,8 +37,9 @@ static int runs(size_t way)
 #endif
 }
 
-typedef enum code_kind { GAUSSIAN, ANY_CODE, SMALL, WITH_NAN, KINDS } code_kind;
-static const char *const kind_names[] = {"gaussian", "any code", "small", "with NaN"};
+/* COHERENT: products near each other and of one sign, so that sums pass 2^31 units */
+typedef enum code_kind { GAUSSIAN, ANY_CODE, SMALL, WITH_NAN, COHERENT, KINDS } code_kind;
+static const char *const kind_names[] = {"gaussian", "any code", "small", "with NaN", "coherent"};
 
 static void fill_codes(mxt_random *random, void *codes, int count, mxattn_dtype dtype,
                        code_kind kind)
@@ -49,6 +50,8 @@ static void fill_codes(mxt_random *random, void *codes, int count, mxattn_dtype 
         uint16_t code = (uint16_t)u;
         if (kind == GAUSSIAN) {
             mxa_store(&code, dtype, 0, (float)mxt_random_gaussian(random) * (u & 64 ? 40 : 1));
+        } else if (kind == COHERENT) {
+            mxa_store(&code, dtype, 0, 1.8F + (float)(u % 4) * 0.02F);
         } else if (kind == SMALL) { /* zeros and the smallest numbers */
             code = (uint16_t)(u & (bytes == 1 ? 0x87 : 0x80FF) & (u & 256 ? 0xFFFF : 0));
         }
@@ -72,8 +75,9 @@ static void fill_accumulators(mxt_random *random, uint32_t *d, int count, int f1
     for (int i = 0; i < count; i++) {
         const uint64_t u = mxt_random_u64(random);
         uint32_t code = (uint32_t)u;
-        if (kind == GAUSSIAN || (u >> 60) < 4) {
-            const float x = (float)mxt_random_gaussian(random) * 1000;
+        if (kind == GAUSSIAN || kind == COHERENT || (u >> 60) < 4) {
+            const float x =
+                (float)mxt_random_gaussian(random) * (kind == COHERENT ? 1.0F : 1000.0F);
             memcpy(&code, &x, sizeof code);
             code = f16 ? mxa_f16_from_f32(x) : code;
         }
@@ -129,7 +133,7 @@ static void random_tiles(void)
                 fill_codes(&random, t->b, n * k, c->step.b_type, (code_kind)kind);
                 /* NaN seldom, so that the rest of the tile is looked at too */
                 for (int j = 0; j < N; j++) {
-                    const int spread = kind == GAUSSIAN ? 4 : 120;
+                    const int spread = kind == GAUSSIAN ? 4 : kind == COHERENT ? 0 : 120;
                     t->scale_a[j % M] =
                         (uint8_t)mxt_random_int(&random, 127 - spread, 127 + spread);
                     t->scale_b[j] = (uint8_t)mxt_random_int(&random, 127 - spread, 127 + spread);
