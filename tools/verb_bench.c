@@ -5,6 +5,7 @@
 #include "bench.h"
 #include "error.h"
 #include "output.h"
+#include "producers.h"
 #include "progress.h"
 #include "run.h"
 #include "verbs.h"
@@ -14,7 +15,8 @@
 #include <string.h>
 
 enum { KEY_JSON = 0x100, KEY_SWEEP, KEY_MIN_TIME, KEY_NO_BASELINE, CHILDREN = 4 };
-enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7 };
+/* Producers have shapes of their own, and take their time: only when asked for. */
+enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7, PRODUCERS = 8 };
 
 typedef struct arguments {
     int ops; /* a mask; 0: not given */
@@ -25,8 +27,9 @@ typedef struct arguments {
 
 static void set_op(arguments *a, const char *text)
 {
-    static const char *const names[] = {"all", "forward", "backward", "quantize", NULL};
-    static const int masks[] = {ALL, FORWARD, BACKWARD, QUANTIZE};
+    static const char *const names[] = {"all",      "forward",   "backward",
+                                        "quantize", "producers", NULL};
+    static const int masks[] = {ALL, FORWARD, BACKWARD, QUANTIZE, PRODUCERS};
     a->ops |= masks[mxc_parse_choice("the operation", text, names)];
 }
 
@@ -75,7 +78,7 @@ static const struct argp argp = {
     .options = own_options,
     .parser = parse,
     .children = children,
-    .args_doc = "[forward|backward|quantize|all]",
+    .args_doc = "[forward|backward|quantize|producers|all]",
     .doc = "Verifies each operation, then times it: median, least and most, and the share of what "
            "this machine can do, measured in the same run; ratio: a baseline's time over ours.\v"
            "Example: mxattn bench all --seqlen 2048 --heads 8 --head-dim 128 --causal --json "
@@ -132,6 +135,7 @@ int mxc_verb_bench(int argc, char **argv)
     char why[256];
     mxc_options_init(&options);
     mxc_parse(&argp, argc, argv, &options, &a);
+    const int ops = a.ops ? a.ops : ALL;
     FILE *json = a.json ? mxc_output_open("--json", a.json) : NULL;
     mxattn_context *context = mxc_run_context(&options, 1);
     mxattn_context *checker = mxc_run_context(&options, 0);
@@ -140,16 +144,18 @@ int mxc_verb_bench(int argc, char **argv)
                    .threads = mxc_run_threads(&options),
                    .min_seconds = a.min_seconds,
                    .rows = cJSON_CreateArray()};
-    if (!a.no_baseline && (a.ops ? a.ops : ALL) != QUANTIZE) {
+    if (!a.no_baseline && (ops & (FORWARD | BACKWARD))) {
         if (mxc_baseline_openblas.open(why, sizeof why))
             b.baseline = &mxc_baseline_openblas;
         else
             (void)printf("no baseline %s: %s\n", mxc_baseline_openblas.name, why);
     }
     if (a.sweep)
-        bench_sweep(&b, a.ops ? a.ops : ALL, &options);
-    else
-        bench_shape(&b, a.ops ? a.ops : ALL, &options);
+        bench_sweep(&b, ops, &options);
+    else if (ops & ALL)
+        bench_shape(&b, ops, &options);
+    if (ops & PRODUCERS)
+        mxc_bench_producers(&b);
     if (json) {
         mxc_json_print(b.rows, json);
         mxc_outputs_commit();

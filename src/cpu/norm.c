@@ -2,8 +2,7 @@
  *
  * Meaning: ref/norm.c; forward is equalled byte for byte. A block of 32 tokens of a head is worked
  * on at once: the squares of its rows are summed, then pieces of the rows are divided, turned and
- * quantized while they lie in the first cache. Rows so long that 32 of them leave the second cache
- * are taken fewer at a time where the blocks are rows.
+ * quantized while they lie in the first cache.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,8 +15,8 @@
 #include <string.h>
 
 enum {
-    GROUP_BYTES = 1 << 18, /* of rows that are read twice: half of a small second cache */
     PIECE_ELEMENTS = 4096, /* FP32 between arithmetic and quantization: 16 KiB */
+    SQUARE_DIMS = 256,     /* of 32 rows: 32 KiB; a multiple of 128, as a unit of tiled scales */
     WORKSPACE_ALIGNMENT = 256
 };
 
@@ -42,22 +41,23 @@ typedef struct norm_job {
     int64_t buffer_bytes;
 } norm_job;
 
+/* Rows whose scales are their own are taken few at a time, so that memory is read and written in
+ * order; a square or column needs 32. */
 static norm_job norm_job_of(const mxattn_context *context, const mxa_rmsnorm_call *call)
 {
     const int64_t dims = call->x.shape[3];
-    const int64_t row_bytes = dims * mxa_dtype_bytes(call->x.tags.dtype);
     const int whole = call->rope.cosine != NULL ||
                       (call->y.tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
+    const int rows = !call->y.ndim || call->y.tags.block == MXATTN_BLOCK_ROW;
     norm_job job = {call,
                     mxa_row_kernels_for(context->isa),
                     mxa_quantize_kernels_for(context->isa),
                     MXA_BLOCK,
                     0,
                     0};
-    while (job.group > 1 && job.group * row_bytes > GROUP_BYTES &&
-           (!call->y.ndim || call->y.tags.block == MXATTN_BLOCK_ROW))
+    while (rows && job.group > 1 && job.group * dims > PIECE_ELEMENTS)
         job.group /= 2;
-    job.dims = PIECE_ELEMENTS / job.group;
+    job.dims = rows ? PIECE_ELEMENTS / job.group : SQUARE_DIMS;
     if (whole || job.dims > dims)
         job.dims = dims;
     job.buffer_bytes = round_up(job.group * job.dims * (int64_t)sizeof(float));

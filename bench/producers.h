@@ -1,0 +1,47 @@
+/* producers.h: the bench of what makes MXFP8: fused producers beside their parts, in turns.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXC_PRODUCERS_H
+#define MXC_PRODUCERS_H
+
+#include "bench.h"
+
+/* RMSNorm and its backward, GEMM, scales: each at shapes whose memory is beyond the last-level
+ * cache (GEMM: M >= 512, K >= 1024), verified, then timed in turns with what it is compared with.
+ */
+void mxc_bench_producers(mxc_bench *bench);
+
+/* ---- what the files of this bench share ----------------------------------------------------- */
+
+enum { MXC_TURNS_MOST = 6, MXC_TURN_REPETITIONS = 400 };
+
+/* One of the operations that take turns. */
+typedef struct mxc_turn {
+    const char *op; /* "rmsnorm_quantize" */
+    const char *operands, *block;
+    void (*run)(void *arg);
+    void *arg;
+    double flops, bytes; /* one of them is 0 */
+    int against;         /* the turn it is compared with; -1: none */
+    mxc_timing timing;
+} mxc_turn;
+
+/* Runs the operations one after the other, over and over, so that all see the same machine, then
+ * reports each. shape: a JSON object, taken over. text: the shape for people. */
+void mxc_take_turns(mxc_bench *bench, mxc_turn *turns, int count, cJSON *shape, const char *text);
+
+/* Contiguous memory and values of a wide matrix; its rows repeat after a while. */
+mxattn_tensor mxc_wide_matrix(mxattn_dtype dtype, int64_t rows, int64_t columns, uint64_t seed);
+/* E4M3 of a block, with linear scales (seq too where the block has them), unwritten. */
+mxattn_tensor mxc_narrow_matrix(mxattn_block block, int64_t rows, int64_t columns);
+void mxc_matrix_quantize(const mxc_bench *bench, const mxattn_tensor *wide,
+                         const mxattn_tensor *narrow);
+void mxc_matrix_free(mxattn_tensor *matrix);
+int64_t mxc_matrix_bytes(const mxattn_tensor *matrix); /* payload and scales */
+
+void mxc_bench_norms(mxc_bench *bench);
+void mxc_bench_gemms(mxc_bench *bench);
+void mxc_bench_scales(mxc_bench *bench);
+
+#endif
