@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { WIDTH = 1400, LEFT = 150, TOP = 40, ROW = 20, LANES = 4, MOST_WARPS = 64, COLUMNS = 512 };
+enum { HEIGHT_AT = sizeof "<svg height=\"" - 1 };
 
 /* A colour for each kind of operation; the same in both pictures. */
 static const struct {
@@ -66,23 +67,26 @@ static double place(const span *s, int64_t step)
     return LEFT + (double)(step - s->first) * (WIDTH - LEFT - 10) / (double)(s->last - s->first);
 }
 
-static FILE *begin(const char *path, int height, const char *title)
+static FILE *begin(const char *path, const char *title)
 {
     FILE *out = fopen(path, "w");
     if (!out)
         mxc_die("%s cannot be written", path);
     (void)fprintf(out,
-                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" "
+                  "<svg height=\"%5d\" width=\"%d\" xmlns=\"http://www.w3.org/2000/svg\" "
                   "font-family=\"sans-serif\" font-size=\"11\">\n"
                   "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
                   "<text x=\"10\" y=\"16\" font-size=\"13\">%s</text>\n",
-                  WIDTH, height, title);
+                  0, WIDTH, title);
     return out;
 }
 
-static void end(FILE *out, const char *path)
+/* The height was not known at the beginning: fixed width, so that it can be written over. */
+static void end(FILE *out, const char *path, int height)
 {
     (void)fprintf(out, "</svg>\n");
+    (void)fseek(out, HEIGHT_AT, SEEK_SET);
+    (void)fprintf(out, "%5d", height);
     if (fclose(out))
         mxc_die("%s cannot be written", path);
 }
@@ -167,13 +171,11 @@ static int draw_operations(FILE *out, const span *s, const mxattn_emulator_event
 void mxc_picture_roles(const char *path, const mxattn_emulator_event *events, int64_t count)
 {
     const span s = find_launch(events, count, MXATTN_EVENT_ASYNC);
-    const int height = TOP + ROW * MOST_WARPS / 2 + KINDS * (LANES * 9 + 6);
-    FILE *out = begin(path, height,
-                      "Warps (grey: waiting; hover for the barrier) and asynchronous operations, "
-                      "over steps of the first CTA");
+    FILE *out =
+        begin(path, "Warps (grey: waiting; hover for the barrier) and asynchronous operations, "
+                    "over steps of the first CTA");
     const int y = draw_warps(out, &s, events, count);
-    (void)draw_operations(out, &s, events, count, y + 10);
-    end(out, path);
+    end(out, path, draw_operations(out, &s, events, count, y + 10) + 10);
 }
 
 int mxc_picture_tmem(const char *path, const mxattn_emulator_event *events, int64_t count)
@@ -181,8 +183,7 @@ int mxc_picture_tmem(const char *path, const mxattn_emulator_event *events, int6
     const span s = find_launch(events, count, MXATTN_EVENT_TMEM);
     if (s.launch < 0)
         return 0;
-    FILE *out =
-        begin(path, TOP + COLUMNS + 60, "Columns of tensor memory over steps of the first CTA");
+    FILE *out = begin(path, "Columns of tensor memory over steps of the first CTA");
     for (int column = 0; column <= COLUMNS; column += 64) {
         (void)fprintf(out,
                       "<text x=\"%d\" y=\"%d\">%d</text><line x1=\"%d\" x2=\"%d\" y1=\"%d\" "
@@ -203,6 +204,6 @@ int mxc_picture_tmem(const char *path, const mxattn_emulator_event *events, int6
                       x, TOP + COLUMNS + 25, colours[k].colour, x + 18, TOP + COLUMNS + 35,
                       colours[k].name);
     }
-    end(out, path);
+    end(out, path, TOP + COLUMNS + 60);
     return 1;
 }

@@ -59,6 +59,9 @@ void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components)
 {
     memset(clocks, 0, sizeof *clocks);
     clocks->components = (components + 15) & ~15u;
+#if defined(__x86_64__)
+    clocks->has_avx2 = __builtin_cpu_supports("avx2") != 0;
+#endif
     mxa_emu_clock *zero = clock_new(clocks);
     memset(zero->at, 0, clocks->components * sizeof zero->at[0]);
     clocks->zero = zero;
@@ -74,19 +77,69 @@ void mxa_emu_clocks_end(mxa_emu_clocks *clocks)
     clocks->unused = NULL;
 }
 
-/* Written for a vectorizing compiler: counts are multiples of 16. */
-static void join_into(uint32_t *restrict to, const uint32_t *restrict a, const uint32_t *restrict b,
-                      uint32_t n, uint32_t *a_less, uint32_t *b_less)
+/* Written for a vectorizing compiler; counts are multiples of 16. WHY twice: without AVX2 there is
+ * no unsigned maximum, and clocks were an eighth of a forward's time. */
+static inline __attribute__((always_inline)) void join_loop(uint32_t *restrict to,
+                                                            const uint32_t *restrict a,
+                                                            const uint32_t *restrict b, uint32_t n,
+                                                            uint32_t *a_less, uint32_t *b_less)
 {
     uint32_t some_a = 0, some_b = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t x = a[i], y = b[i];
-        some_a |= x < y;
-        some_b |= y < x;
-        to[i] = x < y ? y : x;
+        const uint32_t x = a[i], y = b[i], larger = x < y ? y : x;
+        some_a |= x ^ larger;
+        some_b |= y ^ larger;
+        to[i] = larger;
     }
     *a_less = some_a;
     *b_less = some_b;
+}
+
+static inline __attribute__((always_inline)) void
+raise_loop(uint32_t *restrict to, const uint32_t *restrict from, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        to[i] = to[i] < from[i] ? from[i] : to[i];
+    }
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void join_avx2(uint32_t *restrict to,
+                                                      const uint32_t *restrict a,
+                                                      const uint32_t *restrict b, uint32_t n,
+                                                      uint32_t *a_less, uint32_t *b_less)
+{
+    join_loop(to, a, b, n, a_less, b_less);
+}
+
+__attribute__((target("avx2"))) static void raise_avx2(uint32_t *restrict to,
+                                                       const uint32_t *restrict from, uint32_t n)
+{
+    raise_loop(to, from, n);
+}
+#endif
+
+static void join_into(const mxa_emu_clocks *clocks, uint32_t *to, const uint32_t *a,
+                      const uint32_t *b, uint32_t *a_less, uint32_t *b_less)
+{
+#if defined(__x86_64__)
+    if (clocks->has_avx2) {
+        join_avx2(to, a, b, clocks->components, a_less, b_less);
+        return;
+    }
+#endif
+    join_loop(to, a, b, clocks->components, a_less, b_less);
+}
+
+static void raise_to(const mxa_emu_clocks *clocks, uint32_t *to, const uint32_t *from)
+{
+#if defined(__x86_64__)
+    if (clocks->has_avx2) {
+        raise_avx2(to, from, clocks->components);
+        return;
+    }
+#endif
+    raise_loop(to, from, clocks->components);
 }
 
 void mxa_emu_clock_join(mxa_emu_clocks *clocks, const mxa_emu_clock **clock,
@@ -101,7 +154,7 @@ void mxa_emu_clock_join(mxa_emu_clocks *clocks, const mxa_emu_clock **clock,
     if (clocks->memory[slot].a != mine || clocks->memory[slot].b != other) {
         mxa_emu_clock *made = clock_new(clocks);
         uint32_t mine_less, other_less;
-        join_into(made->at, mine->at, other->at, clocks->components, &mine_less, &other_less);
+        join_into(clocks, made->at, mine->at, other->at, &mine_less, &other_less);
         const mxa_emu_clock *joined = made;
         if (!mine_less || !other_less) {
             joined = mxa_emu_clock_keep(mine_less ? other : mine);
@@ -157,10 +210,7 @@ void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_e
     if (clock == into->last || clock == clocks->zero) {
         return;
     }
-    uint32_t *to = into->sum->at;
-    for (uint32_t i = 0; i < clocks->components; i++) {
-        to[i] = to[i] < clock->at[i] ? clock->at[i] : to[i];
-    }
+    raise_to(clocks, into->sum->at, clock->at);
     mxa_emu_clock_drop(clocks, into->last);
     into->last = mxa_emu_clock_keep(clock);
 }

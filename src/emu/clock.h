@@ -19,6 +19,7 @@ struct mxa_emu_clock {
 /* Where clocks of one launch come from. */
 typedef struct mxa_emu_clocks {
     uint32_t components;
+    int has_avx2;
     const mxa_emu_clock *zero;
     mxa_emu_clock *unused; /* list through at[0..1] */
     struct mxa_emu_clock_sheet *sheets;

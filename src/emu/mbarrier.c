@@ -291,18 +291,22 @@ void mxa_emu_mbarrier_arrive_from(const mxa_emu_op *op, uint32_t address, mxa_em
 static void check_phase(const mxa_emu_mbarrier *barrier, int32_t *seen, mxa_emu_site site)
 {
     const int32_t got = barrier->phase - 1;
+    const int32_t before = *seen;
+    *seen = got;
+    if (before == NEVER_SEEN ? got <= 0 : got == before + 1) {
+        return;
+    }
     char text[96];
     const char *who = mxa_emu_thread_text(mxa_emu_now->thread->component, text, sizeof text);
-    if (*seen == NEVER_SEEN ? got > 0 : got > *seen + 1) {
-        mxa_emu_error(11, "waiter two or more phases behind", site, 0,
-                      "%s: %s last saw phase %d, and sees %d", barrier->name, who,
-                      *seen == NEVER_SEEN ? -1 : *seen, got);
-    } else if (got == *seen) {
+    if (got == before) {
         mxa_emu_warn(11, "a phase waited for twice", site, 0,
                      "%s: %s has seen phase %d before (is the parity swapped?)", barrier->name, who,
                      got);
+    } else {
+        mxa_emu_error(11, "waiter two or more phases behind", site, 0,
+                      "%s: %s last saw phase %d, and sees %d", barrier->name, who,
+                      before == NEVER_SEEN ? -1 : before, got);
     }
-    *seen = got;
 }
 
 int mxa_emu_mbarrier_try_wait(uint32_t address, uint32_t parity)
