@@ -73,7 +73,7 @@ static FILE *begin(const char *path, const char *title)
     if (!out)
         mxc_die("%s cannot be written", path);
     (void)fprintf(out,
-                  "<svg height=\"%5d\" width=\"%d\" xmlns=\"http://www.w3.org/2000/svg\" "
+                  "<svg height=\"%05d\" width=\"%d\" xmlns=\"http://www.w3.org/2000/svg\" "
                   "font-family=\"sans-serif\" font-size=\"11\">\n"
                   "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n"
                   "<text x=\"10\" y=\"16\" font-size=\"13\">%s</text>\n",
@@ -86,7 +86,7 @@ static void end(FILE *out, const char *path, int height)
 {
     (void)fprintf(out, "</svg>\n");
     (void)fseek(out, HEIGHT_AT, SEEK_SET);
-    (void)fprintf(out, "%5d", height);
+    (void)fprintf(out, "%05d", height);
     if (fclose(out))
         mxc_die("%s cannot be written", path);
 }
