@@ -5,8 +5,9 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 PREFIX ?= /usr/local
 BUILD := build/release
 PYTHON ?= python3
+SEEDS ?= 200
 
-.PHONY: build cubins help test test-torch test-jax demo demo-all bench wheel lint format asan tsan alloc-fail fuzz install clean
+.PHONY: build cubins help test test-torch test-jax demo demo-all bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -34,6 +35,9 @@ demo: build ## trains a small language model with float32 and with MXFP8 attenti
 
 demo-all: build ## the same three times: float32, MXFP8 attention, every activation in MXFP8
 	@examples/train_lm/demo.sh $(BUILD) float32,mxfp8,mxfp8-all
+
+emulate: build ## the Blackwell forward on the emulator under SEEDS schedules of each case (default 200)
+	@$(BUILD)/tests/emu_test_sm100_forward $(SEEDS)
 
 bench: build ## speed of every operation on a small shape; JSON to build/bench.json
 	@$(BUILD)/mxattn bench all --batch 1 --seqlen 2048 --heads 8 --kv-heads 2 --head-dim 128 --causal --json build/bench.json

@@ -219,6 +219,41 @@ static void check_reference(mxt_sm100_setup *s, const float *o, const float *lse
     free(want_lse);
 }
 
+/* The least number of tensor-core instructions: for each tile of 128 queries and each block of 128
+ * keys that some of its rows see, one for 32 dims of scores and one for 32 keys of values. */
+static int64_t least_products(const mxt_sm100_setup *s)
+{
+    const mxt_sm100_case *c = s->c;
+    int64_t count = 0;
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t sq = c->lengths_q[b], sk = c->lengths_k[b];
+        const int64_t diagonal = c->top_left ? 0 : sk - sq, right = c->causal ? 0 : c->right;
+        for (int64_t first = 0; first < sq; first += 128) {
+            const int64_t last = first + 128 < sq ? first + 127 : sq - 1;
+            const int64_t low = c->left < 0 ? 0 : first + diagonal - c->left;
+            const int64_t high = right < 0 ? sk - 1 : last + diagonal + right;
+            for (int64_t j = 0; j * 128 < sk; j++) {
+                const int64_t keys = sk - j * 128 < 128 ? sk - j * 128 : 128;
+                if (j * 128 + 127 >= low && j * 128 <= high) {
+                    count += c->heads * (c->head_dim / 32 + (keys + 31) / 32);
+                }
+            }
+        }
+    }
+    return count;
+}
+
+/* Instructions carried out whose name begins with `word`. */
+static int64_t counted(const char *word)
+{
+    int64_t sum = 0, count = 0;
+    const char *name;
+    for (int64_t i = 0; (name = mxattn_emulator_counted(i, &count)) != NULL; i++) {
+        sum += strncmp(name, word, strlen(word)) == 0 ? count : 0;
+    }
+    return sum;
+}
+
 static void check_case(const mxt_sm100_case *c, uint64_t seeds)
 {
     mxt_sm100_setup s;
@@ -240,6 +275,8 @@ static void check_case(const mxt_sm100_case *c, uint64_t seeds)
               session->text ? session->text : "");
         CHECK(session->warnings == 0, "%d warnings:\n%s", session->warnings,
               session->text ? session->text : "");
+        CHECK(counted("tcgen05.mma") == least_products(&s), "%lld products, the least is %lld",
+              (long long)counted("tcgen05.mma"), (long long)least_products(&s));
         if (!session->errors) {
             check_output(&s, &r, o);
             mxt_check_bytes("lse", r.lse, lse, 4, mxt_shape1(rows));

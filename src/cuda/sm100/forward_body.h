@@ -8,6 +8,7 @@
  * An instance defines
  *   FORWARD_NAME  entry's name
  *   FORWARD_D     64, 128 (head_dim = head_dim_v)
+ *   FORWARD_SHARED_BYTES, FORWARD_TMEM_COLUMNS  what a CTA takes (build/cubins.json)
  * q, k, v: E4M3 or E5M2, tiled scales: q's and k's along the head dimension (row or square blocks),
  * v's along the sequence (column or square). Dense and jagged, any mask of causal and window, GQA,
  * softcap, sink, V's mean. O in F32, F16, BF16 or FP8 with any block.
@@ -90,6 +91,8 @@
 
 MXA_STATIC_ASSERT(FORWARD_D == 64 || FORWARD_D == 128, "head_dim of this body");
 MXA_STATIC_ASSERT(SHARED_BYTES == MXA_SM100_FORWARD_SHARED(FORWARD_D), "what the host gives");
+MXA_STATIC_ASSERT(SHARED_BYTES == FORWARD_SHARED_BYTES && TMEM_COLUMNS == FORWARD_TMEM_COLUMNS,
+                  "what the report says");
 MXA_STATIC_ASSERT(SHARED_BYTES <= 232448, "shared memory of one CTA");
 MXA_STATIC_ASSERT(TILE_BYTES % 1024 == 0 && AT_Q % 1024 == 0, "swizzle patterns start at 1024");
 MXA_STATIC_ASSERT(O_COLUMN + O_COLUMNS + FORWARD_D <= TMEM_COLUMNS, "tensor memory");
@@ -538,3 +541,5 @@ MXA_KERNEL(FORWARD_NAME, THREADS, mxa_sm100_forward_params, parameters)
 #undef SWIZZLE
 #undef FORWARD_NAME
 #undef FORWARD_D
+#undef FORWARD_SHARED_BYTES
+#undef FORWARD_TMEM_COLUMNS

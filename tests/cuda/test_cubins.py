@@ -1,0 +1,49 @@
+"""test_cubins.py: what the compiled kernels take: registers, shared and tensor memory, size.
+
+Prints the table of docs/sm100.md (static report). Skipped where the build had no nvcc.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+SHARED_BYTES_MOST, TMEM_COLUMNS_MOST, REGISTERS_OF_A_MULTIPROCESSOR = 232448, 512, 65536
+CUBIN_BYTES_MOST = 600_000  # a kernel that grows past this has been unrolled by accident
+
+# Entry -> threads of a CTA, and CTAs of a multiprocessor that its registers must leave room for.
+FORWARD = {"mxa_sm100_forward_e4m3_256x128_d64": (512, 1), "mxa_sm100_forward_e4m3_256x128_d128": (512, 1)}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    path = pathlib.Path(os.environ["MXATTN_BUILD"]) / "cubins.json"
+    found = json.loads(path.read_text()) if path.is_file() else []
+    if not found:
+        pytest.skip("no nvcc: no kernels")
+    return found
+
+
+def test_nothing_spills(rows):
+    for row in rows:
+        assert row["spill_bytes"] == 0 and row["stack_bytes"] == 0, row
+
+
+def test_sizes(rows):
+    for row in rows:
+        assert 0 < row["cubin_bytes"] <= CUBIN_BYTES_MOST, row
+        assert row["smem_bytes"] + row.get("dynamic_smem_bytes", 0) <= SHARED_BYTES_MOST, row
+
+
+def test_blackwell_forward(rows):
+    found = {row["entry"]: row for row in rows if row["arch"] == "100a" and "/sm100/forward" in row["source"]}
+    assert set(found) == set(FORWARD)
+    for entry, (threads, ctas) in FORWARD.items():
+        row = found[entry]
+        print(f"{entry}: {row['registers']} registers, {row['dynamic_smem_bytes']} bytes shared, "
+              f"{row['tmem_columns']} columns, {row['cubin_bytes']} bytes with its siblings")
+        assert row["registers"] * threads * ctas <= REGISTERS_OF_A_MULTIPROCESSOR, row
+        assert row["tmem_columns"] == TMEM_COLUMNS_MOST and row["dynamic_smem_bytes"] > 100_000, row
