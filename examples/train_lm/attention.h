@@ -1,4 +1,4 @@
-/* attention.h: causal self-attention over a jagged batch, behind one interface.
+/* attention.h: self-attention, causal or not, over a jagged batch, behind one interface.
  *
  * Sequences lie one after another without padding: sequence b is rows cu_seqlens[b] to
  * cu_seqlens[b+1] - 1. A row of qkv holds heads queries, kv_heads keys and kv_heads values, each
@@ -15,6 +15,7 @@ typedef struct attention_shape {
     int layers; /* each has its own memory between forward and backward */
     int heads, kv_heads, head_dim;
     int max_tokens, max_sequences, max_length;
+    int sees_all; /* 1: every key of the sequence, not only those up to the query */
 } attention_shape;
 
 static inline int attention_qkv_width(const attention_shape *s)

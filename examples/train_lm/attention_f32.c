@@ -87,6 +87,7 @@ struct head {
     float *dq, *dk, *dv;
     float *lse;
     int64_t length, qkv_width, o_width, head_dim;
+    int sees_all;
     float scale;
 };
 
@@ -120,6 +121,7 @@ static struct head head_of(const struct call *call, int64_t sequence, int64_t h)
     x.qkv_width = width;
     x.o_width = o_width;
     x.head_dim = s->head_dim;
+    x.sees_all = s->sees_all;
     x.scale = 1.0f / sqrtf((float)s->head_dim);
     return x;
 }
@@ -141,11 +143,11 @@ static void forward_task(void *arg, int64_t index)
     float *p = allocate((size_t)(BLOCK_Q * x.length) * sizeof(float));
     for (int64_t first = 0; first < x.length; first += BLOCK_Q) {
         int64_t rows = x.length - first < BLOCK_Q ? x.length - first : BLOCK_Q;
-        int64_t keys = first + rows;
+        int64_t keys = x.sees_all ? x.length : first + rows;
         scores(&x, p, first, rows, keys);
         for (int64_t i = 0; i < rows; i++) {
             float *row = p + i * keys, max;
-            int64_t seen = first + i + 1;
+            int64_t seen = x.sees_all ? keys : first + i + 1;
             float sum = exponentials(row, seen, x.scale, &max), share = 1.0f / sum;
             for (int64_t j = 0; j < seen; j++)
                 row[j] *= share;
@@ -161,7 +163,7 @@ static void forward_task(void *arg, int64_t index)
 /* One block of queries in backward: dQ written, dK and dV added to. p and ds: (rows, keys). */
 static void backward_block(const struct head *x, float *p, float *ds, int64_t first, int64_t rows)
 {
-    int64_t keys = first + rows, d = x->head_dim;
+    int64_t keys = x->sees_all ? x->length : first + rows, d = x->head_dim;
     const float *q = x->q + first * x->qkv_width, *dout = x->dout + first * x->o_width;
     scores(x, p, first, rows, keys);
     gemm(NULL, rows, keys, d, rows_of(dout, x->o_width), transpose_of(x->v, x->qkv_width), ds, keys,
@@ -170,7 +172,7 @@ static void backward_block(const struct head *x, float *p, float *ds, int64_t fi
         const float *o = x->o + (first + i) * x->o_width, *g = dout + i * x->o_width;
         float *p_row = p + i * keys, *ds_row = ds + i * keys;
         float lse = x->lse[first + i], delta = 0.0f, scale = x->scale;
-        int64_t seen = first + i + 1;
+        int64_t seen = x->sees_all ? keys : first + i + 1;
         for (int64_t j = 0; j < d; j++)
             delta += g[j] * o[j];
         for (int64_t j = 0; j < seen; j++) {

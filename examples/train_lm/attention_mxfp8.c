@@ -43,7 +43,7 @@ static void create_plan(struct attention_mxfp8 *self)
     problem.heads = s->heads;
     problem.kv_heads = s->kv_heads;
     problem.head_dim = s->head_dim;
-    problem.causal = 1;
+    problem.causal = !s->sees_all;
     problem.o.dtype = problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = MXATTN_F32;
     problem.dout.dtype = MXATTN_F32; /* with square blocks: quantized in the call */
     mxfp8_need(mxattn_plan_create(self->library.context, &problem, &self->plan));

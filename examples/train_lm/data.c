@@ -61,7 +61,7 @@ static void tokenize(text *t, const char *bytes, int size)
         t->tokens[i] = t->token_of[(unsigned char)bytes[i]];
 }
 
-static void passages_add(passage_list *p, int start, int length)
+void passages_add(passage_list *p, int start, int length)
 {
     if ((p->count & (p->count - 1)) == 0) { /* full at powers of two */
         p->list = realloc(p->list, (size_t)(p->count ? 2 * p->count : 1) * sizeof(passage));
@@ -108,6 +108,7 @@ text *text_load(const char *path, uint64_t seed)
     text *t = allocate_zero(sizeof(*t));
     int size;
     char *bytes = read_file(path, &size);
+    t->hidden = -1;
     tokenize(t, bytes, size);
     split_into_passages(t, bytes, size, seed);
     free(bytes);
@@ -148,6 +149,7 @@ void batch_clear(batch *b)
 {
     b->cu_seqlens[0] = 0;
     b->sequences = (jagged){0, 0, 0, b->cu_seqlens};
+    b->targets = 0;
 }
 
 int batch_append(batch *b, const int *input, const int *target, int length)
@@ -159,6 +161,7 @@ int batch_append(batch *b, const int *input, const int *target, int length)
         b->input[s->tokens + i] = input[i];
         b->target[s->tokens + i] = target ? target[i] : 0;
         b->position[s->tokens + i] = i;
+        b->targets += b->target[s->tokens + i] >= 0;
     }
     s->tokens += length;
     s->longest = length > s->longest ? length : s->longest;
@@ -166,9 +169,25 @@ int batch_append(batch *b, const int *input, const int *target, int length)
     return 1;
 }
 
-static int append_passage(const text *t, batch *b, passage p)
+/* A fifth of the tokens hidden, one at least. */
+static int append_hidden(const text *t, batch *b, passage p, random_state *random)
+{
+    int input[MAX_PASSAGE], target[MAX_PASSAGE];
+    const int always = random_below(random, p.length);
+    for (int i = 0; i < p.length; i++) {
+        const int token = t->tokens[p.start + i];
+        const int hide = random_uniform(random) < 0.2 || i == always;
+        input[i] = hide ? t->hidden : token;
+        target[i] = hide ? token : -1;
+    }
+    return batch_append(b, input, target, p.length);
+}
+
+static int append_passage(const text *t, batch *b, passage p, random_state *random)
 {
     const int *target = t->tokens + p.start;
+    if (t->hidden >= 0)
+        return append_hidden(t, b, p, random);
     return batch_append(b, target - 1, target, p.length);
 }
 
@@ -203,7 +222,7 @@ void sampler_fill(sampler *s, batch *b)
     for (;;) {
         if (s->next == s->count)
             shuffle(s);
-        if (!append_passage(s->source, b, s->order[s->next]))
+        if (!append_passage(s->source, b, s->order[s->next], &s->random))
             return;
         s->next++;
     }
@@ -212,8 +231,11 @@ void sampler_fill(sampler *s, batch *b)
 int validation_fill(const text *t, batch *b, int first)
 {
     batch_clear(b);
-    while (first < t->validation.count && append_passage(t, b, t->validation.list[first]))
-        first++;
+    for (; first < t->validation.count; first++) {
+        random_state random = {(uint64_t)first}; /* hides the same tokens each time */
+        if (!append_passage(t, b, t->validation.list[first], &random))
+            break;
+    }
     return first;
 }
 

@@ -32,6 +32,7 @@ typedef struct text {
     char symbol[256];  /* token -> character */
     int token_of[256]; /* character -> token, -1 where the text does not have it */
     passage_list train, validation;
+    int hidden; /* -1; or the token that stands for hidden ones, which are then what is predicted */
 } text;
 
 /* Ends the program with a sentence where the file cannot be used. The seed chooses how many verses
@@ -39,11 +40,16 @@ typedef struct text {
 text *text_load(const char *path, uint64_t seed);
 void text_destroy(text *t);
 
+/* Histories of users' choices instead (histories.c). */
+text *histories_create(uint64_t seed);
+void passages_add(passage_list *p, int start, int length);
+
 /* Passages packed one after another, without padding. */
 typedef struct batch {
     jagged sequences;
     int max_tokens;
-    int *input, *target, *position; /* (max_tokens) */
+    int *input, *target, *position; /* (max_tokens); target -1: nothing is predicted there */
+    int targets;                    /* tokens that have one */
     int32_t *cu_seqlens;
 } batch;
 

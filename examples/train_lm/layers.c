@@ -318,7 +318,7 @@ void squared_relu_backward(pool *p, float *dx, const float *dy, const float *x, 
 struct cross_entropy {
     float *logits, *loss;
     const int *target;
-    int tokens, vocabulary, want_gradient;
+    int targets, vocabulary, want_gradient;
 };
 
 static void cross_entropy_rows(void *arg, int64_t first, int64_t last)
@@ -327,6 +327,11 @@ static void cross_entropy_rows(void *arg, int64_t first, int64_t last)
     for (int64_t t = first; t < last; t++) {
         float *x = e->logits + t * e->vocabulary;
         float max = x[0], sum = 0.0f;
+        if (e->target[t] < 0) {
+            e->loss[t] = 0.0f;
+            memset(x, 0, e->want_gradient ? (size_t)e->vocabulary * sizeof(float) : 0);
+            continue;
+        }
         for (int v = 1; v < e->vocabulary; v++)
             max = fmaxf(max, x[v]);
         for (int v = 0; v < e->vocabulary; v++)
@@ -336,18 +341,20 @@ static void cross_entropy_rows(void *arg, int64_t first, int64_t last)
         if (!e->want_gradient)
             continue;
         for (int v = 0; v < e->vocabulary; v++)
-            x[v] = expf(x[v] - lse) / (float)e->tokens;
-        x[e->target[t]] -= 1.0f / (float)e->tokens;
+            x[v] = expf(x[v] - lse) / (float)e->targets;
+        x[e->target[t]] -= 1.0f / (float)e->targets;
     }
 }
 
 double cross_entropy(pool *p, float *logits, float *loss, const int *target, int tokens,
                      int vocabulary, int want_gradient)
 {
-    struct cross_entropy e = {logits, loss, target, tokens, vocabulary, want_gradient};
+    struct cross_entropy e = {logits, loss, target, 0, vocabulary, want_gradient};
+    for (int t = 0; t < tokens; t++)
+        e.targets += target[t] >= 0;
     pool_rows(p, tokens, cross_entropy_rows, &e);
     double sum = 0.0;
     for (int t = 0; t < tokens; t++)
         sum += loss[t];
-    return sum / tokens;
+    return sum / e.targets;
 }

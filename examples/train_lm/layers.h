@@ -63,7 +63,8 @@ void squared_relu_backward(pool *p, float *dx, const float *dy, const float *x, 
                            int width);
 
 /* Mean over tokens of -ln softmax(logits)[target]; loss (T) receives each token's part. With
- * want_gradient the logits are replaced by the gradient of that mean. */
+ * want_gradient the logits are replaced by the gradient of that mean. A token whose target is -1 is
+ * left out. */
 double cross_entropy(pool *p, float *logits, float *loss, const int *target, int tokens,
                      int vocabulary, int want_gradient);
 

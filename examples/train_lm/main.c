@@ -56,18 +56,21 @@ static model_config configure(const options *o, const text *t)
                           .head_dim = HEAD_DIM,
                           .max_tokens = o->batch_tokens,
                           .max_sequences = o->batch_tokens,
-                          .max_length = MAX_PASSAGE};
+                          .max_length = MAX_PASSAGE,
+                          .sees_all = t->hidden >= 0};
 }
 
 static double validate(model *m, const text *t, batch *b)
 {
     double sum = 0.0;
+    int targets = 0;
     for (int next = 0; next < t->validation.count;) {
         next = validation_fill(t, b, next);
         model_forward(m, b);
-        sum += model_loss(m, b, 0) * b->sequences.tokens;
+        sum += model_loss(m, b, 0) * b->targets;
+        targets += b->targets;
     }
-    return sum / t->validation.tokens;
+    return sum / targets;
 }
 
 /* What the run kept and converted. */
@@ -149,13 +152,13 @@ int main(int argc, char **argv)
 {
     options o = options_read(argc, argv);
     pool *p = pool_create(o.threads);
-    text *t = text_load(o.text, o.seed);
+    text *t = o.recommend ? histories_create(o.seed) : text_load(o.text, o.seed);
     model_config config = configure(&o, t);
     double bigram = bigram_cross_entropy(t);
-    printf("text: %d characters, %d different; %d passages to train on, %d (%d characters) to "
-           "validate\n",
-           t->count, t->vocabulary, t->train.count, t->validation.count, t->validation.tokens);
-    printf("bigram model of the same text: cross entropy %.4f nats\n", bigram);
+    printf("%s: %d tokens, %d different; %d sequences to train on, %d (%d tokens) to validate\n",
+           o.recommend ? "histories" : "text", t->count, t->vocabulary, t->train.count,
+           t->validation.count, t->validation.tokens);
+    printf("bigram model of the same data: cross entropy %.4f nats\n", bigram);
     run_report runs[ATTENTION_KINDS];
     engine engines[ATTENTION_KINDS];
     report_make_directory(o.out);
@@ -174,7 +177,8 @@ int main(int argc, char **argv)
         account(m, &o, &runs[i]);
         train(m, t, &o, &runs[i], &progress);
         progress_clear(&progress);
-        generate_lines(m, t, o.seed);
+        if (!o.recommend)
+            generate_lines(m, t, o.seed);
         report_write_csv(&runs[i], o.out);
         model_destroy(m);
     }

@@ -19,8 +19,8 @@ double seconds_now(void)
 
 attention_shape model_attention_shape(const model_config *c)
 {
-    return (attention_shape){c->layers,     c->heads,         c->kv_heads,  c->head_dim,
-                             c->max_tokens, c->max_sequences, c->max_length};
+    return (attention_shape){c->layers,     c->heads,         c->kv_heads,   c->head_dim,
+                             c->max_tokens, c->max_sequences, c->max_length, c->sees_all};
 }
 
 static int qkv_width(const model_config *c)

@@ -17,6 +17,8 @@ static const char help[] =
     "seed, and compares the validation losses.\n"
     "  --attention LIST   kinds, by commas: float32, mxfp8, mxfp8-all (every activation in\n"
     "                     MXFP8), none (default float32,mxfp8)\n"
+    "  --task NAME        text: the next character; recommend: hidden items of made-up histories,\n"
+    "                     without a causal mask (default text)\n"
     "  --backend NAME     of the mxattn library for mxfp8 and mxfp8-all: auto, cpu, ref (default "
     "auto)\n"
     "  --steps N          optimizer steps of each training (default 600)\n"
@@ -95,9 +97,17 @@ static void read_runs(options *o, const char *value)
     }
 }
 
+static int read_task(const char *value)
+{
+    if (strcmp(value, "text") != 0 && strcmp(value, "recommend") != 0)
+        refuse("task", value, "text or recommend");
+    return strcmp(value, "recommend") == 0;
+}
+
 options options_read(int argc, char **argv)
 {
     static const struct option names[] = {{"attention", required_argument, NULL, 'a'},
+                                          {"task", required_argument, NULL, 'k'},
                                           {"backend", required_argument, NULL, 'b'},
                                           {"steps", required_argument, NULL, 's'},
                                           {"batch-tokens", required_argument, NULL, 't'},
@@ -126,6 +136,8 @@ options options_read(int argc, char **argv)
         const char *name = names[index].name;
         if (which == 'a')
             read_runs(&o, optarg);
+        else if (which == 'k')
+            o.recommend = read_task(optarg);
         else if (which == 'b')
             o.backend = optarg;
         else if (which == 's')

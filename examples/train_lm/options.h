@@ -26,6 +26,7 @@ typedef struct options {
     uint64_t seed;
     double learning_rate;
     const char *text, *out, *backend;
+    int recommend; /* the other task: hidden items of histories, not the next character */
 } options;
 
 /* Ends the program: with 0 after --help, with 2 and a sentence where an option is wrong. */

@@ -199,6 +199,7 @@ int main(void)
 {
     pool *p = pool_create(2);
     test_against_float32(p, 0);
+    test_against_float32(p, 1);
     test_saved_bytes(p);
     test_foreign(p);
     pool_destroy(p);

@@ -233,16 +233,16 @@ static double attention_value(void *context)
     return weighted_sum(a->o, a->upstream, a->o_count);
 }
 
-/* O of one row, straight from the formula. */
+/* O of one row over keys [first, end), straight from the formula. */
 static void attention_row(const attention_shape *s, const float *qkv, int first, int row, int h,
-                          double *o)
+                          int end, double *o)
 {
     int width = attention_qkv_width(s), d = s->head_dim, kv = h / (s->heads / s->kv_heads);
     const float *q = qkv + row * width + h * d, *k = qkv + (s->heads + kv) * d;
     const float *v = k + s->kv_heads * d;
     double sum = 0.0;
     memset(o, 0, (size_t)d * sizeof(double));
-    for (int j = first; j <= row; j++) {
+    for (int j = first; j < end; j++) {
         double dot = 0.0;
         for (int c = 0; c < d; c++)
             dot += (double)q[c] * (double)k[j * width + c];
@@ -255,9 +255,9 @@ static void attention_row(const attention_shape *s, const float *qkv, int first,
         o[c] /= sum;
 }
 
-static void test_attention_float32(pool *p)
+static void test_attention_float32(pool *p, int sees_all)
 {
-    const attention_shape shape = {2, 4, 2, 8, 80, 8, 70};
+    const attention_shape shape = {2, 4, 2, 8, 80, 8, 70, sees_all};
     int64_t width = attention_qkv_width(&shape), count = sequences.tokens * width;
     struct attending a = {attention_float32_create(p, &shape), NULL, NULL, NULL,
                           sequences.tokens * 4 * 8};
@@ -266,13 +266,14 @@ static void test_attention_float32(pool *p)
     a.upstream = gaussian(a.o_count, 1.0, 9);
     float *dqkv = gaussian(count, 1.0, 10);
 
-    mxt_case("float32 attention, 4 heads on 2, jagged");
+    mxt_case("float32 attention, 4 heads on 2, jagged, %s", sees_all ? "no mask" : "causal");
     attention_value(&a);
     for (int b = 0; b < sequences.sequences; b++) {
         for (int row = cu_seqlens[b]; row < cu_seqlens[b + 1]; row++) {
             for (int h = 0; h < 4; h++) {
                 double want[8];
-                attention_row(&shape, a.qkv, cu_seqlens[b], row, h, want);
+                attention_row(&shape, a.qkv, cu_seqlens[b], row, h,
+                              sees_all ? cu_seqlens[b + 1] : row + 1, want);
                 for (int c = 0; c < 8; c++)
                     CHECK(fabs((double)a.o[(row * 4 + h) * 8 + c] - want[c]) <= MXT_TRAIN_LM_O,
                           "O row %d head %d dim %d: %g, want %g", row, h, c,
@@ -290,16 +291,16 @@ static void test_attention_float32(pool *p)
 }
 
 /* Both directions on the same numbers, in MXFP8 and in FP32. */
-static void test_attention_mxfp8(pool *p, const char *backend)
+static void test_attention_mxfp8(pool *p, const char *backend, int sees_all)
 {
-    const attention_shape shape = {2, 4, 2, 64, 80, 8, 70};
+    const attention_shape shape = {2, 4, 2, 64, 80, 8, 70, sees_all};
     int64_t count = sequences.tokens * attention_qkv_width(&shape);
     int64_t o_count = sequences.tokens * shape.heads * shape.head_dim;
     float *qkv = gaussian(count, 1.0, 7), *dout = gaussian(o_count, 1.0, 9);
     float *o[2], *dqkv[2];
     attention *attend[2] = {attention_float32_create(p, &shape),
                             attention_mxfp8_create(p, &shape, backend)};
-    mxt_case("mxfp8 attention on %s against float32", backend);
+    mxt_case("mxfp8 attention on %s against float32, %s", backend, sees_all ? "no mask" : "causal");
     for (int i = 0; i < 2; i++) {
         o[i] = gaussian(o_count, 1.0, 8);
         dqkv[i] = gaussian(count, 1.0, 10);
@@ -442,6 +443,45 @@ static void test_training(void)
     free(one);
 }
 
+/* --- data: histories -------------------------------------------------------------------------- */
+
+static void test_histories(void)
+{
+    mxt_case("histories: hidden items are what is predicted, lengths have a long tail");
+    text *t = histories_create(3);
+    int longest = 0, shortest = MAX_PASSAGE, hidden = 0, tokens = 0;
+    for (int n = 0; n < t->train.count; n++) {
+        const passage p = t->train.list[n];
+        longest = p.length > longest ? p.length : longest;
+        shortest = p.length < shortest ? p.length : shortest;
+    }
+    CHECK(shortest >= 4 && longest > 250 && longest <= MAX_PASSAGE, "lengths %d to %d", shortest,
+          longest);
+    batch b = batch_create(1024);
+    sampler s = sampler_create(t, 1);
+    for (int n = 0; n < 50; n++) {
+        sampler_fill(&s, &b);
+        int targets = 0;
+        for (int i = 0; i < b.sequences.tokens; i++) {
+            CHECK((b.input[i] == t->hidden) == (b.target[i] >= 0), "token %d of batch %d", i, n);
+            targets += b.target[i] >= 0;
+        }
+        CHECK(targets == b.targets, "%d targets; counted %d", b.targets, targets);
+        hidden += targets;
+        tokens += b.sequences.tokens;
+    }
+    CHECK(hidden > tokens / 6 && hidden < tokens / 4, "%d of %d are hidden", hidden, tokens);
+    batch again = batch_create(1024);
+    validation_fill(t, &b, 0);
+    validation_fill(t, &again, 0);
+    CHECK(!memcmp(b.input, again.input, (size_t)b.sequences.tokens * sizeof(int)),
+          "validation hides other items the second time");
+    batch_destroy(&again);
+    batch_destroy(&b);
+    sampler_destroy(&s);
+    text_destroy(t);
+}
+
 /* --- data ----------------------------------------------------------------------------------- */
 
 static void test_text(void)
@@ -489,12 +529,16 @@ int main(void)
     pool *p = pool_create(3);
     test_gemm(p);
     test_layers(p);
-    test_attention_float32(p);
-    test_attention_mxfp8(p, "ref");
-    test_attention_mxfp8(p, "cpu");
+    test_attention_float32(p, 0);
+    test_attention_float32(p, 1);
+    test_attention_mxfp8(p, "ref", 0);
+    test_attention_mxfp8(p, "ref", 1);
+    test_attention_mxfp8(p, "cpu", 0);
+    test_attention_mxfp8(p, "cpu", 1);
     test_network(p);
     test_training();
     test_text();
+    test_histories();
     pool_destroy(p);
     return mxt_finish();
 }

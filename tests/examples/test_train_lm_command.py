@@ -67,6 +67,15 @@ def test_every_activation_in_mxfp8(tmp_path, text):
     assert (tmp_path / "loss_mxfp8-all.csv").exists()
 
 
+def test_recommender_sees_both_ways(tmp_path, text):
+    result = train(tmp_path, text, "--steps", "40", "--task", "recommend", "--attention", "float32,mxfp8,mxfp8-all")
+    assert result.returncode == 0, result.stderr
+    line = re.search(r"^val_loss_all float32=(\S+) mxfp8=(\S+) mxfp8_all=(\S+)$", result.stdout, re.MULTILINE)
+    float32, mxfp8, mxfp8_all = map(float, line.groups())
+    assert float32 < 5.2 and abs(mxfp8 / float32 - 1) < 0.03 and abs(mxfp8_all / float32 - 1) < 0.03
+    assert "histories: " in result.stdout and "_causal" not in result.stdout
+
+
 def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     curves = []
     for threads, seed in ((1, 5), (3, 5), (3, 6)):
