@@ -41,6 +41,8 @@ static const struct {
                                          QUANTIZE_BYTES},
     [MXA_KERNEL_QUANTIZE_BF16_SQUARE] = {"common/quantize", "mxa_quantize_bf16_square",
                                          QUANTIZE_BYTES},
+    [MXA_KERNEL_QUANTIZE_BF16_FOLDED] = {"common/quantize", "mxa_quantize_bf16_folded",
+                                         QUANTIZE_BYTES},
     [MXA_KERNEL_DEQUANTIZE] = {"common/dequantize", "mxa_dequantize", 256},
     [MXA_KERNEL_SCALES_MOVE] = {"common/scales", "mxa_scales_move", 256 + 2 * 512 * 16},
     [MXA_KERNEL_STATES_MERGE] = {"common/merge", "mxa_states_merge", 0},
@@ -244,19 +246,32 @@ mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **devi
     return status;
 }
 
-mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, unsigned grid_x,
-                              unsigned grid_y, unsigned threads, void *stream, const void *params)
+mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kernel,
+                                 const int64_t grid[3], unsigned threads, void *stream,
+                                 const void *params)
 {
     /* The driver copies the parameter while the call lasts; it takes a pointer to non-const. */
     void *parameters[1];
     memcpy(&parameters[0], &params, sizeof params);
-    if (grid_x == 0 || grid_y == 0) {
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
         return MXATTN_OK;
     }
+    if (!device->functions[kernel]) {
+        return mxa_fail(MXATTN_UNSUPPORTED, "kernel %s is not compiled for sm_%d",
+                        kernels[kernel].entry, device->arch);
+    }
     return mxa_cuda_check(device->driver->launch_kernel(
-                              device->functions[kernel], grid_x, grid_y, 1, threads, 1, 1,
+                              device->functions[kernel], (unsigned)grid[0], (unsigned)grid[1],
+                              (unsigned)grid[2], threads, 1, 1,
                               (unsigned)mxa_kernel_shared_bytes(kernel), stream, parameters, NULL),
                           kernels[kernel].entry);
+}
+
+mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, unsigned grid_x,
+                              unsigned grid_y, unsigned threads, void *stream, const void *params)
+{
+    const int64_t grid[3] = {grid_x, grid_y, 1};
+    return mxa_cuda_launch_3d(device, kernel, grid, threads, stream, params);
 }
 
 static mxattn_status map_bytes(const mxa_cuda_device *device, mxa_tensor_map *map, uint32_t rank,

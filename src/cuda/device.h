@@ -22,6 +22,7 @@ typedef enum mxa_kernel {
     MXA_KERNEL_QUANTIZE_BF16_ROW,
     MXA_KERNEL_QUANTIZE_BF16_COLUMN,
     MXA_KERNEL_QUANTIZE_BF16_SQUARE,
+    MXA_KERNEL_QUANTIZE_BF16_FOLDED,
     MXA_KERNEL_DEQUANTIZE,
     MXA_KERNEL_SCALES_MOVE,
     MXA_KERNEL_STATES_MERGE,
@@ -67,6 +68,10 @@ void mxa_cuda_leave(const mxa_cuda_device *device);
 /* Queues one kernel; `params` is its only parameter. */
 mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, unsigned grid_x,
                               unsigned grid_y, unsigned threads, void *stream, const void *params);
+
+mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kernel,
+                                 const int64_t grid[3], unsigned threads, void *stream,
+                                 const void *params);
 
 /* A rank 3 map of bytes with rows of sizes[0], box as given, swizzled as wide as the box's row (64
  * or 128 bytes). Strides in bytes, multiples of 16. */

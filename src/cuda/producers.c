@@ -19,15 +19,16 @@ static mxattn_status queue(int32_t ordinal, const mxa_producer_launch *launches,
     if (status) {
         return status;
     }
-    if (device_status && launches[count - 1].grid == 0) {
+    const int64_t *grid = launches[count - 1].grid;
+    if (device_status && (grid[0] == 0 || grid[1] == 0)) {
         status =
             mxa_cuda_check(device->driver->memset_async((mxa_cu_pointer)(uintptr_t)device_status, 0,
                                                         sizeof *device_status, stream),
                            "cuMemsetD8Async");
     }
     for (int i = 0; i < count && !status; i++) {
-        status = mxa_cuda_launch(device, launches[i].kernel, (unsigned)launches[i].grid, 1,
-                                 launches[i].threads, stream, &launches[i].params);
+        status = mxa_cuda_launch_3d(device, launches[i].kernel, launches[i].grid,
+                                    launches[i].threads, stream, &launches[i].params);
     }
     mxa_cuda_leave(device);
     return status;

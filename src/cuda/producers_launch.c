@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { TILE = 128, MERGE_THREADS = 256, SCALES_THREADS = 256 };
+enum { TILE = 128, MERGE_THREADS = 256, SCALES_THREADS = 256, GRID_ROWS = 65535 };
 
 static mxa_global address(const void *memory)
 {
@@ -49,15 +49,32 @@ static mxattn_status check_scales(const char *name, const mxattn_scales *scales)
     return MXATTN_OK;
 }
 
-static mxattn_status check_grid(int64_t grid)
+/* Grid x, and `rows` things as y and z. */
+static mxattn_status set_grid(mxa_producer_launch *launch, int64_t x, int64_t rows)
 {
-    if (grid > INT32_MAX) {
+    launch->grid[0] = x;
+    launch->grid[1] = rows < GRID_ROWS ? rows : GRID_ROWS;
+    launch->grid[2] = ceil_div(rows, GRID_ROWS);
+    if (x > INT32_MAX || launch->grid[2] > GRID_ROWS) {
         return mxa_fail(MXATTN_UNSUPPORTED,
-                        "the tensor has %lld tiles of 128 tokens by 128 dims; a call on cuda takes "
-                        "2^31 - 1 at most",
-                        (long long)grid);
+                        "the tensor has %lld tiles of tokens by %lld of heads and dims; a call on "
+                        "cuda takes 2^31 - 1 of each at most",
+                        (long long)rows, (long long)x);
     }
     return MXATTN_OK;
+}
+
+/* What multiplication divides by d, at least 1: n * ceil(2^(31+s) / d) >> (31+s), 2^s the next
+ * power of two, is off by less than n / 2^31 of a quotient's step. */
+static mxa_divisor divisor_of(int64_t d)
+{
+    uint32_t s = 0;
+    while ((INT64_C(1) << s) < d) {
+        s++;
+    }
+    const uint64_t power = UINT64_C(1) << (31 + s), divisor = (uint64_t)d;
+    const mxa_divisor made = {(uint32_t)d, (uint32_t)((power + divisor - 1) / divisor), 31 + s};
+    return made;
 }
 
 static mxa_gpu_view view_of(const mxattn_tensor *t)
@@ -100,6 +117,8 @@ static mxa_gpu_sequences sequences_of(const mxa_batch *batch, int64_t total,
     const int64_t tiles = batch->cu_seqlens ? total / TILE + batch->batch + 1
                                             : batch->batch * ceil_div(batch->seqlen, TILE);
     s.tiles = (int32_t)(tiles < INT32_MAX ? tiles : INT32_MAX);
+    s.rows = s.tiles < GRID_ROWS ? s.tiles : GRID_ROWS;
+    s.tiles_each = divisor_of(batch->seqlen > 0 ? ceil_div(batch->seqlen, TILE) : 1);
     return s;
 }
 
@@ -118,15 +137,18 @@ static mxattn_status fill(const mxa_quantize_call *call, mxa_producer_launch *la
     p->centre = to->tags.flags & MXATTN_CENTRED ? address(to->centre) : 0;
     p->heads = (int32_t)to->shape[2];
     p->head_dim = (int32_t)to->shape[3];
-    p->chunks = (int32_t)ceil_div(to->shape[3], TILE);
+    p->chunks = divisor_of(to->shape[3] > 0 ? ceil_div(to->shape[3], TILE) : 1);
     p->type = (int32_t)to->tags.dtype;
     p->wide_type = (int32_t)call->wide.tags.dtype;
     p->block = (int32_t)to->tags.block;
     p->floor_rule = to->tags.rounding == MXATTN_FLOOR;
     p->folded = (to->tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
-    launch->grid = (int64_t)p->batch.tiles * p->heads * p->chunks;
     launch->threads = 128 * (unsigned)(p->head_dim >= 128 ? 4 : ceil_div(p->head_dim, 32));
-    mxattn_status status = check_alignment("quantized", to);
+    const int64_t units = p->head_dim ? p->heads * (int64_t)p->chunks.divisor : 0;
+    mxattn_status status = set_grid(launch, units, p->batch.tiles);
+    if (!status) {
+        status = check_alignment("quantized", to);
+    }
     if (!status) {
         status = check_alignment("wide", &call->wide);
     }
@@ -136,14 +158,20 @@ static mxattn_status fill(const mxa_quantize_call *call, mxa_producer_launch *la
     if (!status) {
         status = check_scales("quantized.scales[seq]", &to->scales[MXATTN_SEQ]);
     }
-    return status ? status : check_grid(launch->grid);
+    return status;
 }
 
-static mxa_kernel quantize_kernel(const mxa_quantize_params *p)
+/* The kernel, and how many blocks a warp of it takes. */
+static mxa_kernel quantize_kernel(const mxa_quantize_params *p, unsigned *blocks)
 {
-    if (p->centre || p->folded || p->head_dim % 8) {
+    *blocks = 1;
+    if (p->centre || p->head_dim % 8 || (p->folded && p->wide_type != MXA_GPU_BF16)) {
         return MXA_KERNEL_QUANTIZE_ANY;
     }
+    if (p->folded) {
+        return MXA_KERNEL_QUANTIZE_BF16_FOLDED;
+    }
+    *blocks = p->wide_type == MXA_GPU_F32 ? 1 : 2;
     return (mxa_kernel)(MXA_KERNEL_QUANTIZE_F32_ROW + 3 * (p->wide_type - MXA_GPU_F32) + p->block -
                         MXA_GPU_ROW);
 }
@@ -168,13 +196,15 @@ mxattn_status mxa_launch_of_quantize(const mxa_quantize_call *call, mxa_producer
     if (p->centre) {
         launches[1] = launches[0];
         launch->kernel = MXA_KERNEL_QUANTIZE_MEAN;
-        launch->grid = (int64_t)p->batch.batch * p->heads * p->chunks;
         launch->threads = 128;
+        status = set_grid(launch, launch->grid[0], p->batch.batch);
+        p->batch.rows = (int32_t)launch->grid[1];
         (*count)++;
         launch++;
-        status = check_grid(launches[0].grid);
     }
-    launch->kernel = quantize_kernel(p);
+    unsigned blocks;
+    launch->kernel = quantize_kernel(&launch->params.quantize, &blocks);
+    launch->threads /= blocks;
     (*count)++;
     return status;
 }
@@ -198,19 +228,26 @@ mxattn_status mxa_launch_of_scales(const mxa_scales_call *call, mxa_producer_lau
     p->to = scales_of(&call->to);
     p->from_axis = (int32_t)call->from_axis;
     p->to_axis = (int32_t)call->to_axis;
-    p->heads = (int32_t)call->heads;
     p->head_dim = (int32_t)call->head_dim;
-    p->chunks = (int32_t)ceil_div(call->head_dim, TILE);
-    const int64_t groups = ceil_div((int64_t)p->heads * p->chunks, MXA_SCALES_UNITS);
-    p->groups = (int32_t)groups;
+    p->chunks = divisor_of(call->head_dim > 0 ? ceil_div(call->head_dim, TILE) : 1);
+    const int64_t units = call->head_dim ? call->heads * (int64_t)p->chunks.divisor : 0;
+    p->units = (int32_t)(units < INT32_MAX ? units : INT32_MAX);
+    /* Word u of a row is unit u, sixteen words a group: head strides are those of neighbours. */
+    p->rows_of_units = call->from.layout == MXATTN_LINEAR && from_hdim &&
+                       call->head_dim % TILE == 0 && call->from.stride_k == 1 &&
+                       (call->heads == 1 || call->from.stride_head == call->head_dim / 32) &&
+                       units % MXA_SCALES_UNITS == 0 && p->from.data % 16 == 0 &&
+                       call->from.stride_row % 16 == 0;
     launch->kernel = MXA_KERNEL_SCALES_MOVE;
-    launch->grid = p->batch.tiles * groups;
     launch->threads = SCALES_THREADS;
-    mxattn_status status = check_scales("from", &call->from);
+    mxattn_status status = set_grid(launch, ceil_div(units, MXA_SCALES_UNITS), p->batch.tiles);
+    if (!status) {
+        status = check_scales("from", &call->from);
+    }
     if (!status) {
         status = check_scales("to", &call->to);
     }
-    return status ? status : check_grid(launch->grid);
+    return status;
 }
 
 mxattn_status mxa_launch_of_merge(const mxa_merge_call *call, mxa_producer_launch *launch)
@@ -233,7 +270,6 @@ mxattn_status mxa_launch_of_merge(const mxa_merge_call *call, mxa_producer_launc
     p->seqlen = call->o.shape[1];
     p->rows = call->o.shape[0] * call->o.shape[1] * call->o.shape[2];
     launch->kernel = MXA_KERNEL_STATES_MERGE;
-    launch->grid = ceil_div(p->rows, MERGE_THREADS / 32);
     launch->threads = MERGE_THREADS;
-    return check_grid(launch->grid);
+    return set_grid(launch, ceil_div(p->rows, MERGE_THREADS / 32), 1);
 }

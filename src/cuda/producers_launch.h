@@ -13,7 +13,7 @@
 
 typedef struct mxa_producer_launch {
     mxa_kernel kernel;
-    int64_t grid;
+    int64_t grid[3];
     unsigned threads;
     union {
         mxa_quantize_params quantize;
@@ -22,7 +22,7 @@ typedef struct mxa_producer_launch {
     } params;
 } mxa_producer_launch;
 
-/* Refuse what the kernels cannot address: alignment, more than 2^31 CTAs. At most two launches. */
+/* Refuse what the kernels cannot address: alignment, a grid too large. At most two launches. */
 mxattn_status mxa_launch_of_quantize(const mxa_quantize_call *call, mxa_producer_launch launches[2],
                                      int *count);
 mxattn_status mxa_launch_of_dequantize(const mxa_quantize_call *call, mxa_producer_launch *launch);

@@ -17,14 +17,14 @@ static mxattn_status run(const mxa_producer_launch *launch, const mxt_memory *me
     const mxa_emu_kernel *kernel = mxa_emu_kernel_find(name);
     mxa_emu_options options;
     mxa_emu_result result;
-    if (launch->grid == 0 || !CHECK(kernel != NULL, "no kernel %s", name)) {
+    const int grid[3] = {(int)launch->grid[0], (int)launch->grid[1], (int)launch->grid[2]};
+    if (grid[0] * grid[1] == 0 || !CHECK(kernel != NULL, "no kernel %s", name)) {
         return MXATTN_OK;
     }
     mxa_emu_options_init(&options);
     for (int i = 0; i < count; i++) {
         (void)mxa_emu_memory_add(memory[i].at, memory[i].bytes);
     }
-    const int grid[3] = {(int)launch->grid, 1, 1};
     const int errors = mxa_emu_launch(kernel, grid, (int)launch->threads,
                                       (uint32_t)mxa_kernel_shared_bytes(launch->kernel),
                                       &launch->params, &options, &result);

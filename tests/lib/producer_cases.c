@@ -110,7 +110,9 @@ static mxt_quantize_spec random_spec(uint64_t seed)
     mxt_random random = {seed};
     mxt_quantize_spec spec = mxt_quantize_spec_random(&random);
     spec.aligned = 1;
-    spec.given_rows &= spec.jagged || spec.lengths[0] > 0; /* without a token nothing is called */
+    for (int b = 0; b < spec.batch && !spec.jagged && spec.lengths[b] == 0; b++) {
+        spec.lengths[b] = 1; /* without a token nothing is called */
+    }
     if (seed % 5 == 0) {
         spec.head_dim = odd[seed / 5 % 6];
     }

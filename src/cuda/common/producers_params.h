@@ -23,15 +23,16 @@ typedef struct mxa_gpu_scales {
 } mxa_gpu_scales;
 
 /* One CTA takes 128 tokens of a sequence by 128 dims of a head: a unit of tiled scales on either
- * axis. Grid x: tile, head, chunk of dims, the last fastest. */
+ * axis. Grid x: head * chunks + chunk; y and z: tile. */
 typedef struct mxa_quantize_params {
     mxa_gpu_sequences batch;
     mxa_gpu_view wide, payload;
     mxa_gpu_scales scales[2]; /* by axis */
     mxa_global transposed;    /* (B, H, D, S), or 0 */
     int64_t transposed_outer, transposed_head, transposed_dim;
-    mxa_global centre; /* FP32 (B, H, D), or 0 */
-    int32_t heads, head_dim, chunks;
+    mxa_global centre;  /* FP32 (B, H, D), or 0 */
+    mxa_divisor chunks; /* of 128 dims */
+    int32_t heads, head_dim;
     int32_t type, wide_type; /* E4M3 or E5M2; F32, F16, BF16 */
     int32_t block, floor_rule, folded;
 } mxa_quantize_params;
@@ -44,8 +45,12 @@ typedef struct mxa_scales_params {
     mxa_gpu_sequences batch;
     mxa_gpu_scales from, to;
     int32_t from_axis, to_axis;
-    int32_t heads, head_dim, chunks;
-    int32_t groups; /* of MXA_SCALES_UNITS units, head by head */
+    mxa_divisor chunks; /* of 128 dims */
+    int32_t head_dim;
+    int32_t units; /* heads * chunks */
+    int32_t
+        rows_of_units; /* 1: sixteen units lie side by side in each row of `from`, aligned to 16 */
+    int32_t reserved;
 } mxa_scales_params;
 
 /* o = a and b weighed by their LSE. One warp a row. */

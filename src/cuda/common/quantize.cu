@@ -48,70 +48,100 @@ MXA_DEVICE float quantize_inverse(uint32_t byte)
     return byte == 255 ? f32_bits(0x7FC00000u) : load_power(254 - byte);
 }
 
-/* Loads block (g, c), less the centre; elements that do not count are 0. `any` 0 promises that
- * there is no centre and that 8 divides head_dim. */
-MXA_DEVICE void quantize_load(const mxa_quantize_params *p, const tile *t, int type, int any, int g,
-                              int c, float *x)
+/* Loads block (g, c); elements that do not count are 0. 8 divides head_dim, and there is no centre.
+ */
+MXA_DEVICE void quantize_load(const mxa_quantize_params *p, const tile *t, int type, int g, int c,
+                              uint32_t *raw)
 {
     const int lane = dev_thread() & 31, first = 32 * g + lane / 4 * 4, d = 32 * c + lane % 4 * 8;
+    const int words = type == MXA_GPU_F32 ? 8 : 4;
     if (32 * g >= t->used || 32 * c >= t->dims) {
         MXA_UNROLL
-        for (int i = 0; i < 32; i++) {
-            x[i] = 0.0f;
+        for (int i = 0; i < 4 * words; i++) {
+            raw[i] = 0;
         }
         return;
     }
-    tile_load(p, t, type, any, g, c, x);
-    if (any && p->centre) {
-        float mean[8];
-        const int64_t row = (int64_t)t->at.sequence * p->heads + t->head;
-        tile_load_part(p->centre + 4 * (uint64_t)(row * p->head_dim + 128 * t->chunk + d),
-                       MXA_GPU_F32, t->dims - d, mean);
-        MXA_UNROLL
-        for (int i = 0; i < 32; i++) {
-            x[i] = add_rn(x[i], -mean[i & 7]);
-        }
-    }
+    tile_load(p, t, type, g, c, raw);
     if (32 * g + 32 > t->used || 32 * c + 32 > t->dims) {
         MXA_UNROLL
-        for (int i = 0; i < 32; i++) {
-            x[i] = first + i / 8 < t->used && d + i % 8 < t->dims ? x[i] : 0.0f;
+        for (int i = 0; i < 4 * words; i++) {
+            raw[i] = first + i / words < t->used && d < t->dims ? raw[i] : 0;
         }
     }
 }
 
-/* Bits of the largest magnitude of token 32*g + lane among the block's dims. NaN is above infinity.
- */
-MXA_DEVICE uint32_t largest_of_token(const float *x)
+/* The same for any tensor, widened to FP32 and less the centre. */
+MXA_DEVICE void quantize_load_any(const mxa_quantize_params *p, const tile *t, int g, int c,
+                                  uint32_t *raw)
 {
-    const int j = dev_thread() & 3;
+    const int lane = dev_thread() & 31, first = 32 * g + lane / 4 * 4, d = 32 * c + lane % 4 * 8;
+    const int count = 32 * c < t->dims ? t->dims - d : 0, bytes = bytes_of(p->wide_type);
+    float mean[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    if (p->centre && count > 0) {
+        const int64_t row = (int64_t)t->at.sequence * p->heads + t->head;
+        tile_load_part(p->centre + 4 * (uint64_t)(row * p->head_dim + 128 * t->chunk + d),
+                       MXA_GPU_F32, count, mean);
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float x[8];
+        const int there = first + i < t->used ? count : 0;
+        tile_load_part(t->wide + (uint64_t)(((first + i) * p->wide.stride_token + d) * bytes),
+                       p->wide_type, there, x);
+        MXA_UNROLL
+        for (int n = 0; n < 8; n++) {
+            raw[8 * i + n] = bits_f32(p->centre && n < there ? add_rn(x[n], -mean[n]) : x[n]);
+        }
+    }
+}
+
+/* Largest magnitude of 8 values; NaN is above infinity. */
+MXA_DEVICE float largest_of_8(const float *x)
+{
+    float top = 0.0f;
+    MXA_UNROLL
+    for (int n = 0; n < 8; n++) {
+        top = max_abs_nan_f32(top, x[n]);
+    }
+    return top;
+}
+
+/* Bits of the largest magnitude of token 32*g + lane among the block's dims. */
+MXA_DEVICE uint32_t largest_of_token(const uint32_t *raw, int type)
+{
+    const int j = dev_thread_again() & 3;
     uint32_t most[4];
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
-        float top = 0.0f;
-        MXA_UNROLL
-        for (int n = 0; n < 8; n++) {
-            top = max_abs_nan_f32(top, x[8 * i + n]);
-        }
-        most[i] = bits_f32(top);
+        float x[8];
+        tile_widen(raw, type, i, x);
+        most[i] = bits_f32(largest_of_8(x));
     }
-    /* Lane bit 0 picks an even or odd token while it is summed over, then bit 1 likewise. */
+    /* Lane bit 0 picks an even or odd token while it is compared, then bit 1 likewise. */
     uint32_t a = larger(j & 1 ? most[1] : most[0], shuffle_xor_u32(j & 1 ? most[0] : most[1], 1));
     uint32_t b = larger(j & 1 ? most[3] : most[2], shuffle_xor_u32(j & 1 ? most[2] : most[3], 1));
     return larger(j & 2 ? b : a, shuffle_xor_u32(j & 2 ? a : b, 2));
 }
 
 /* The same of dim 32*c + 8*(lane%4) + lane/4 among the block's tokens. */
-MXA_DEVICE uint32_t largest_of_dim(const float *x)
+MXA_DEVICE uint32_t largest_of_dim(const uint32_t *raw, int type)
 {
-    const int q = (dev_thread() & 31) / 4;
+    const int q = (dev_thread_again() & 31) / 4;
+    float top[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t most[8];
     MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float x[8];
+        tile_widen(raw, type, i, x);
+        MXA_UNROLL
+        for (int n = 0; n < 8; n++) {
+            top[n] = max_abs_nan_f32(top[n], x[n]);
+        }
+    }
+    MXA_UNROLL
     for (int n = 0; n < 8; n++) {
-        float top = max_abs_nan_f32(0.0f, x[n]);
-        top = max_abs_nan_f32(top, x[8 + n]);
-        top = max_abs_nan_f32(top, x[16 + n]);
-        most[n] = bits_f32(max_abs_nan_f32(top, x[24 + n]));
+        most[n] = bits_f32(top[n]);
     }
     /* Each step sends away the half that the partner keeps. */
     MXA_UNROLL
@@ -128,12 +158,14 @@ MXA_DEVICE uint32_t largest_of_dim(const float *x)
 }
 
 /* The largest of a whole block. */
-MXA_DEVICE uint32_t largest_of_block(const float *x)
+MXA_DEVICE uint32_t largest_of_block(const uint32_t *raw, int type)
 {
     float top = 0.0f;
     MXA_UNROLL
-    for (int i = 0; i < 32; i++) {
-        top = max_abs_nan_f32(top, x[i]);
+    for (int i = 0; i < 4; i++) {
+        float x[8];
+        tile_widen(raw, type, i, x);
+        top = max_abs_nan_f32(top, largest_of_8(x));
     }
     return warp_max_u32(bits_f32(top));
 }
@@ -147,12 +179,17 @@ MXA_DEVICE void fold_tokens(const mxa_quantize_params *p, const tile *t, mxa_sha
     tile part = *t;
     MXA_NO_UNROLL
     for (int column = warp / 4; 32 * column < p->head_dim; column += tile_warps() / 4) {
-        float x[32];
+        uint32_t raw[TILE_RAW];
         part.chunk = column / 4;
         part.dims = smaller(p->head_dim - 128 * part.chunk, 128);
-        part.wide = t->wide + (uint64_t)(128 * (part.chunk - t->chunk) * bytes_of(type));
-        quantize_load(p, &part, type, 1, g, column % 4, x);
-        most = larger(most, largest_of_token(x));
+        part.wide = t->wide + (uint64_t)(128 * (part.chunk - t->chunk) * bytes_of(p->wide_type));
+        if (type) {
+            quantize_load(p, &part, type, g, column % 4, raw);
+            most = larger(most, largest_of_token(raw, type));
+        } else {
+            quantize_load_any(p, &part, g, column % 4, raw);
+            most = larger(most, largest_of_token(raw, MXA_GPU_F32));
+        }
     }
     dev_store_shared_u32(shared + AT_FOLD + 4 * (uint32_t)dev_thread(), most);
     cta_sync();
@@ -170,8 +207,7 @@ MXA_DEVICE uint32_t folded_largest(const mxa_quantize_params *p, mxa_shared shar
 }
 
 /* Eight elements of one token, each under its inverse. */
-MXA_DEVICE void quantize_codes(const mxa_quantize_params *p, const float *x, const float *inverse,
-                               uint32_t *codes)
+MXA_DEVICE void quantize_codes(int e5m2, const float *x, const float *inverse, uint32_t *codes)
 {
     MXA_UNROLL
     for (int h = 0; h < 2; h++) {
@@ -179,56 +215,93 @@ MXA_DEVICE void quantize_codes(const mxa_quantize_params *p, const float *x, con
         const float b = mul_rn(x[4 * h + 1], inverse[4 * h + 1]);
         const float c = mul_rn(x[4 * h + 2], inverse[4 * h + 2]);
         const float d = mul_rn(x[4 * h + 3], inverse[4 * h + 3]);
-        codes[h] =
-            p->type == MXA_GPU_E5M2 ? e5m2x4_from_f32(a, b, c, d) : e4m3x4_from_f32(a, b, c, d);
+        codes[h] = e5m2 ? e5m2x4_from_f32(a, b, c, d) : e4m3x4_from_f32(a, b, c, d);
+    }
+}
+
+/* All 32, inverses by dim. */
+MXA_DEVICE void codes_of_dims(int e5m2, const uint32_t *raw, int type, const float *inverse,
+                              uint32_t *codes)
+{
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float x[8];
+        tile_widen(raw, type, i, x);
+        quantize_codes(e5m2, x, inverse, codes + 2 * i);
+    }
+}
+
+/* All 32, this lane holding the inverse of token 32*g + lane (row) or of the block (square). */
+MXA_DEVICE void codes_of_tokens(int e5m2, const uint32_t *raw, int type, int block, float own,
+                                uint32_t *codes)
+{
+    const int first = (dev_thread_again() & 31) / 4 * 4;
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float x[8], inverse[8];
+        inverse[0] = block == MXA_GPU_SQUARE
+                         ? own
+                         : f32_bits((uint32_t)shuffle_i32((int)bits_f32(own), first + i));
+        MXA_UNROLL
+        for (int n = 1; n < 8; n++) {
+            inverse[n] = inverse[0];
+        }
+        tile_widen(raw, type, i, x);
+        quantize_codes(e5m2, x, inverse, codes + 2 * i);
+    }
+}
+
+/* Keeps the compiler from keeping what was made of raw: it is widened again. */
+MXA_DEVICE void forget(uint32_t *raw, int type)
+{
+    MXA_UNROLL
+    for (int i = 0; i < (type == MXA_GPU_F32 ? 0 : 16); i++) {
+        hold_u32(&raw[i]);
     }
 }
 
 /* Scale of the block for this lane (a token's, a dim's or the block's), written to the units, and
  * the codes of its 32 elements. */
 MXA_DEVICE void quantize_block(const mxa_quantize_params *p, const tile *t, mxa_shared shared,
-                               int block, int any, int g, int c, const float *x, uint32_t *codes)
+                               int type, int block, int folded, int g, int c, uint32_t *raw,
+                               uint32_t *codes)
 {
-    const int lane = dev_thread() & 31, dim = lane % 4 * 8 + lane / 4;
+    const int lane = dev_thread_again() & 31, dim = lane % 4 * 8 + lane / 4;
     const mxa_shared hdim = shared + AT_UNITS + (uint32_t)(4 * g + c);
     const mxa_shared seq = shared + AT_UNITS + UNIT_BYTES + (uint32_t)(4 * c + g);
     const int of_token = 32 * g + lane < t->tokens && 32 * c < t->dims;
     const int of_dim = 32 * g < t->tokens;
     if (block == MXA_GPU_COLUMN) {
-        const uint32_t byte = quantize_scale(p, largest_of_dim(x));
-        dev_store_shared_u8(seq + 16 * (uint32_t)dim, of_dim && 32 * c + dim < t->dims ? byte : 0);
         float inverse[8];
+        const uint32_t byte = quantize_scale(p, largest_of_dim(raw, type));
+        dev_store_shared_u8(seq + 16 * (uint32_t)dim, of_dim && 32 * c + dim < t->dims ? byte : 0);
         MXA_UNROLL
         for (int n = 0; n < 8; n++) {
             inverse[n] = quantize_inverse((uint32_t)shuffle_i32((int)byte, 4 * n + lane % 4));
         }
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            quantize_codes(p, x + 8 * i, inverse, codes + 2 * i);
+        forget(raw, type);
+        if (p->type == MXA_GPU_E5M2) {
+            codes_of_dims(1, raw, type, inverse, codes);
+        } else {
+            codes_of_dims(0, raw, type, inverse, codes);
         }
         return;
     }
     uint32_t most;
-    if (any && p->folded) {
+    if (folded) {
         most = folded_largest(p, shared, g);
     } else {
-        most = block == MXA_GPU_SQUARE ? largest_of_block(x) : largest_of_token(x);
+        most = block == MXA_GPU_SQUARE ? largest_of_block(raw, type) : largest_of_token(raw, type);
     }
     const uint32_t byte = quantize_scale(p, most);
     dev_store_shared_u8(hdim + 16 * (uint32_t)lane, of_token ? byte : 0);
     dev_store_shared_u8(seq + 16 * (uint32_t)lane, of_dim && 32 * c + lane < t->dims ? byte : 0);
     const float own = quantize_inverse(byte);
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        float inverse[8];
-        inverse[0] = block == MXA_GPU_SQUARE
-                         ? own
-                         : f32_bits((uint32_t)shuffle_i32((int)bits_f32(own), lane / 4 * 4 + i));
-        MXA_UNROLL
-        for (int n = 1; n < 8; n++) {
-            inverse[n] = inverse[0];
-        }
-        quantize_codes(p, x + 8 * i, inverse, codes + 2 * i);
+    forget(raw, type);
+    if (p->type == MXA_GPU_E5M2) {
+        codes_of_tokens(1, raw, type, block, own, codes);
+    } else {
+        codes_of_tokens(0, raw, type, block, own, codes);
     }
 }
 
@@ -322,11 +395,11 @@ MXA_DEVICE void clear_rows(const mxa_quantize_params *p, const tile *t)
 }
 
 /* Blocks of dims that the units have and the tile has not, nor a warp of its own: bytes of 0. */
-MXA_DEVICE void pad_units(const tile *t, mxa_shared shared)
+MXA_DEVICE void pad_units(const tile *t, mxa_shared shared, int blocks)
 {
     const uint32_t lane = 16 * (uint32_t)(dev_thread_again() & 31);
     MXA_NO_UNROLL
-    for (int n = dev_thread_again() / 32 + tile_warps(); n < 16; n += tile_warps()) {
+    for (int n = dev_thread_again() / 32 + blocks * tile_warps(); n < 16; n += tile_warps()) {
         int g, c;
         tile_block(t, n, &g, &c);
         dev_store_shared_u8(shared + AT_UNITS + (uint32_t)(4 * g + c) + lane, 0);
@@ -334,95 +407,125 @@ MXA_DEVICE void pad_units(const tile *t, mxa_shared shared)
     }
 }
 
-/* The tile's units into the arrays that are there, or, for a tile of no sequence, only zeros. */
-MXA_DEVICE void store_scales(const mxa_quantize_params *p, const tile *t, mxa_shared shared)
+/* The tile's units into the arrays that are there: a warp for each axis. A tile of no sequence only
+ * clears gaps. */
+MXA_DEVICE void store_scales(const mxa_quantize_params *p, const sequence_tile *at,
+                             mxa_shared shared)
 {
-    scale_units units;
-    scale_units_begin(&units, &p->batch, &t->at, shared + AT_UNITS, t->head * p->chunks + t->chunk,
-                      1, p->chunks, p->head_dim);
-    MXA_NO_UNROLL
-    for (int axis = 0; axis < 2; axis++) {
-        if (p->scales[axis].data && t->at.sequence >= 0) {
-            scale_units_store(&units, &p->scales[axis], axis);
+    const int axis = dev_thread_again() / 32;
+    scale_unit unit;
+    if (axis > 1 || !p->scales[axis].data) {
+        return;
+    }
+    scale_unit_begin(&unit, &p->batch, at, shared + AT_UNITS + (uint32_t)(UNIT_BYTES * axis),
+                     dev_block_x(), p->chunks, p->head_dim);
+    if (at->sequence >= 0) {
+        scale_unit_store(&unit, &p->scales[axis], axis);
+    }
+    scale_gaps_clear(&unit, &p->batch, &p->scales[axis], axis, at);
+}
+
+/* Block n, loaded: scales into the units, payload out, codes into the transposed tile. */
+MXA_DEVICE void quantize_one(const mxa_quantize_params *p, const tile *t, mxa_shared shared,
+                             int type, int block, int folded, int n, uint32_t *raw)
+{
+    int g, c;
+    uint32_t codes[8];
+    tile_block(t, n, &g, &c);
+    quantize_block(p, t, shared, type ? type : MXA_GPU_F32, block, folded, g, c, raw, codes);
+    /* What lies past seqused is 0, also where its block is NaN. */
+    if (32 * g + 32 > t->used) {
+        MXA_UNROLL
+        for (int i = 0; i < 8; i++) {
+            codes[i] = 32 * g + (dev_thread_again() & 31) / 4 * 4 + i / 2 < t->used ? codes[i] : 0;
         }
-        scale_gaps_clear(&units, &p->batch, &p->scales[axis], axis, &t->at);
-        units.at += UNIT_BYTES;
+    }
+    quantize_store(p, t, type == 0, g, c, codes);
+    if (p->transposed) {
+        quantize_turn(shared, g, c, codes);
     }
 }
 
-MXA_DEVICE void quantize(const mxa_quantize_params *p, int type, int block, int any)
+/* type 0: any, widened on the way in. blocks: of a warp; the loads of all are in flight at once. */
+MXA_DEVICE void quantize(const mxa_quantize_params *p, int type, int block, int folded, int blocks)
 {
     const mxa_shared shared = dev_shared();
     tile t;
-    if (!tile_begin(p, shared, type, &t)) {
+    if (!tile_begin(p, shared, type ? type : p->wide_type, &t)) {
         return;
     }
     if (t.at.sequence < 0) {
         clear_rows(p, &t);
-        store_scales(p, &t, shared);
+        store_scales(p, &t.at, shared);
         return;
     }
-    if (any && p->folded) {
+    if (folded) {
         fold_tokens(p, &t, shared, type);
     }
-    int g, c;
-    float x[32];
-    uint32_t codes[8];
-    tile_block(&t, dev_thread() / 32, &g, &c);
-    quantize_load(p, &t, type, any, g, c, x);
-    quantize_block(p, &t, shared, block, any, g, c, x, codes);
-    /* What lies past seqused is 0, also where its block is NaN. */
-    if (32 * g + 32 > t.used) {
-        MXA_UNROLL
-        for (int i = 0; i < 8; i++) {
-            codes[i] = 32 * g + (dev_thread() & 31) / 4 * 4 + i / 2 < t.used ? codes[i] : 0;
+    uint32_t raw[TILE_RAW];
+    MXA_UNROLL
+    for (int i = 0; i < blocks; i++) {
+        int g, c;
+        tile_block(&t, dev_thread() / 32 + i * tile_warps(), &g, &c);
+        if (type) {
+            quantize_load(p, &t, type, g, c, raw + 16 * i);
+        } else {
+            quantize_load_any(p, &t, g, c, raw);
         }
     }
-    quantize_store(p, &t, any, g, c, codes);
-    if (p->transposed) {
-        quantize_turn(shared, g, c, codes);
+    MXA_UNROLL
+    for (int i = 0; i < blocks; i++) {
+        forget(raw + 16 * i, type); /* one block after the other */
+        quantize_one(p, &t, shared, type, block, folded, dev_thread_again() / 32 + i * tile_warps(),
+                     raw + 16 * i);
     }
-    tile_again(p, shared, type, &t);
-    pad_units(&t, shared);
+    pad_units(&t, shared, blocks);
     cta_sync();
-    store_scales(p, &t, shared);
+    sequence_again(&p->batch, shared, sequence_tile_number(&p->batch), &t.at);
+    store_scales(p, &t.at, shared);
     if (p->transposed) {
         store_turned(p, &t, shared);
     }
 }
 
-MXA_KERNEL_SMALL(mxa_quantize_any, TILE_THREADS, mxa_quantize_params, parameters)
+MXA_KERNEL(mxa_quantize_any, TILE_THREADS, mxa_quantize_params, parameters)
 {
-    quantize(&parameters, parameters.wide_type, parameters.block, 1);
+    quantize(&parameters, 0, parameters.block, parameters.folded, 1);
 }
 
-/* Without centre or fold, 8 dividing head_dim. WHY instances of their own: half the registers, so
- * that twice as many loads are in flight. */
-#define QUANTIZE(name, type, block)                                                                \
-    MXA_KERNEL_MANY(name, TILE_THREADS, 2, mxa_quantize_params, parameters)                        \
+/* Neither centre nor fold, 8 dividing head_dim. Two blocks a warp of 16-bit types. WHY: 128 bytes
+ * of loads in flight a thread; with 64 as many threads moved half the bytes in the same time. */
+#define QUANTIZE(name, threads, ctas, type, block)                                                 \
+    MXA_KERNEL_MANY(name, threads, ctas, mxa_quantize_params, parameters)                          \
     {                                                                                              \
-        quantize(&parameters, type, block, 0);                                                     \
+        quantize(&parameters, type, block, 0, (type) == MXA_GPU_F32 ? 1 : 2);                      \
     }
 
-QUANTIZE(mxa_quantize_f32_row, MXA_GPU_F32, MXA_GPU_ROW)
-QUANTIZE(mxa_quantize_f32_column, MXA_GPU_F32, MXA_GPU_COLUMN)
-QUANTIZE(mxa_quantize_f32_square, MXA_GPU_F32, MXA_GPU_SQUARE)
-QUANTIZE(mxa_quantize_f16_row, MXA_GPU_F16, MXA_GPU_ROW)
-QUANTIZE(mxa_quantize_f16_column, MXA_GPU_F16, MXA_GPU_COLUMN)
-QUANTIZE(mxa_quantize_f16_square, MXA_GPU_F16, MXA_GPU_SQUARE)
-QUANTIZE(mxa_quantize_bf16_row, MXA_GPU_BF16, MXA_GPU_ROW)
-QUANTIZE(mxa_quantize_bf16_column, MXA_GPU_BF16, MXA_GPU_COLUMN)
-QUANTIZE(mxa_quantize_bf16_square, MXA_GPU_BF16, MXA_GPU_SQUARE)
+QUANTIZE(mxa_quantize_f32_row, TILE_THREADS, 2, MXA_GPU_F32, MXA_GPU_ROW)
+QUANTIZE(mxa_quantize_f32_column, TILE_THREADS, 2, MXA_GPU_F32, MXA_GPU_COLUMN)
+QUANTIZE(mxa_quantize_f32_square, TILE_THREADS, 2, MXA_GPU_F32, MXA_GPU_SQUARE)
+QUANTIZE(mxa_quantize_f16_row, TILE_THREADS / 2, 3, MXA_GPU_F16, MXA_GPU_ROW)
+QUANTIZE(mxa_quantize_f16_column, TILE_THREADS / 2, 3, MXA_GPU_F16, MXA_GPU_COLUMN)
+QUANTIZE(mxa_quantize_f16_square, TILE_THREADS / 2, 3, MXA_GPU_F16, MXA_GPU_SQUARE)
+QUANTIZE(mxa_quantize_bf16_row, TILE_THREADS / 2, 3, MXA_GPU_BF16, MXA_GPU_ROW)
+QUANTIZE(mxa_quantize_bf16_column, TILE_THREADS / 2, 3, MXA_GPU_BF16, MXA_GPU_COLUMN)
+QUANTIZE(mxa_quantize_bf16_square, TILE_THREADS / 2, 3, MXA_GPU_BF16, MXA_GPU_SQUARE)
+
+/* Folded blocks of BF16, both kinds. */
+MXA_KERNEL_MANY(mxa_quantize_bf16_folded, TILE_THREADS, 2, mxa_quantize_params, parameters)
+{
+    quantize(&parameters, MXA_GPU_BF16, parameters.block, 1, 1);
+}
 
 /* The centre: each thread adds up one dim of one sequence and head in float64, in order, as every
- * backend does. Grid x: sequence, head, 128 dims, the last fastest. */
+ * backend does. Grid x: head * chunks + chunk; y and z: sequence. */
 MXA_KERNEL_SMALL(mxa_quantize_mean, 128, mxa_quantize_params, parameters)
 {
     const mxa_quantize_params *p = &parameters;
-    const int per = p->heads * p->chunks, b = dev_block_x() / per, unit = dev_block_x() - b * per;
+    const int b = sequence_tile_number(&p->batch);
     tile t;
     sequence_side s = {0, 0, 0, 0};
-    if (!sequence_find(&p->batch, dev_shared(), 0, &t.at)) {
+    if (b >= p->batch.batch || !sequence_find(&p->batch, dev_shared(), 0, &t.at)) {
         return;
     }
     sequence_read(p->batch.cu_seqlens, p->batch.seqused, p->batch.seqlen, p->batch.total,
@@ -430,8 +533,8 @@ MXA_KERNEL_SMALL(mxa_quantize_mean, 128, mxa_quantize_params, parameters)
     t.at.outer = p->batch.cu_seqlens ? 0 : b;
     t.at.first = s.first;
     t.at.position = 0;
-    t.head = unit / p->chunks;
-    t.chunk = unit - t.head * p->chunks;
+    t.head = divide(dev_block_x(), p->chunks);
+    t.chunk = dev_block_x() - t.head * (int)p->chunks.divisor;
     const int d = dev_thread();
     if (128 * t.chunk + d >= p->head_dim) {
         return;

@@ -84,6 +84,18 @@ MXA_DEVICE void sequence_read(mxa_global cu, mxa_global seqused, int dense, int 
     }
 }
 
+/* n / d, for n below 2^31. */
+MXA_DEVICE int divide(int n, mxa_divisor d)
+{
+    return (int)((uint64_t)(uint32_t)n * d.multiplier >> d.shift);
+}
+
+/* The CTA's tile: beyond the last one in the grid's last rows. */
+MXA_DEVICE int sequence_tile_number(const mxa_gpu_sequences *batch)
+{
+    return dev_block_z() * batch->rows + dev_block_y();
+}
+
 /* A tile of 128 tokens, or, behind the last one of a jagged batch, a share of the rows that belong
  * to no sequence: then sequence is -1. */
 typedef struct sequence_tile {
@@ -177,7 +189,7 @@ MXA_DEVICE void sequence_again(const mxa_gpu_sequences *batch, mxa_shared shared
     at->tail = at->share = 0;
     at->shares = 1;
     if (!batch->walk) {
-        const int tiles = ceil_div(batch->seqlen, 128), b = tile / tiles;
+        const int tiles = (int)batch->tiles_each.divisor, b = divide(tile, batch->tiles_each);
         at->sequence = at->outer = b;
         at->first = 0;
         at->length = at->used = batch->seqlen;
@@ -213,8 +225,11 @@ MXA_DEVICE void sequence_again(const mxa_gpu_sequences *batch, mxa_shared shared
 MXA_DEVICE int sequence_find(const mxa_gpu_sequences *batch, mxa_shared shared, int tile,
                              sequence_tile *at)
 {
-    const int first_thread = dev_block_x() == 0 && dev_block_y() == 0 && dev_thread() == 0;
+    const int first_thread = dev_block_x() == 0 && tile == 0 && dev_thread() == 0;
     uint32_t fault = 0;
+    if (tile >= batch->tiles) {
+        return 0; /* the grid's last row is not full */
+    }
     if (batch->walk) {
         if (dev_thread() == 0) {
             dev_store_shared_u32(shared + SEQUENCE_FAULT, 0);

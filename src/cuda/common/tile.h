@@ -1,8 +1,10 @@
 /* tile.h: the 128 tokens by 128 dims that a CTA of a producer takes, and its 32 x 32 blocks.
  *
- * A warp takes a block. Lane 4*q + j holds tokens 4*q .. 4*q+3 by dims 8*j .. 8*j+7 as FP32, value
- * 8*i + n being token 4*q + i, dim 8*j + n: each of its loads is 16 bytes of a row, four of them in
- * flight, and no block needs another warp.
+ * A warp takes a block. Lane 4*q + j holds tokens 4*q .. 4*q+3 by dims 8*j .. 8*j+7: each of its
+ * loads is 16 bytes of a row, four of them in flight, and no block needs another warp. Values stay
+ * as they were read (raw), 4 words a token of a 16-bit type and 8 of FP32, and are widened whenever
+ * they are looked at. WHY: half the registers, so that half as many warps again have loads in
+ * flight.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,7 +12,7 @@
 #define MXA_CUDA_COMMON_TILE_H
 
 #include "cuda/common/load.h"
-#include "cuda/common/scale_units.h"
+#include "cuda/common/scale_unit.h"
 
 /* A warp for each block that a tile can have: 128 threads for each 32 dims. */
 enum { TILE_THREADS = 512 };
@@ -43,10 +45,10 @@ MXA_DEVICE mxa_global tile_address(const mxa_gpu_view *view, const tile *t, int 
 }
 
 /* The tile once its sequence is known. type: of the wide tensor. */
-MXA_DEVICE void tile_place(const mxa_quantize_params *p, int unit, int type, tile *t)
+MXA_DEVICE void tile_place(const mxa_quantize_params *p, int type, tile *t)
 {
-    t->head = unit / p->chunks;
-    t->chunk = unit - t->head * p->chunks;
+    t->head = divide(dev_block_x(), p->chunks);
+    t->chunk = dev_block_x() - t->head * (int)p->chunks.divisor;
     t->dims = smaller(p->head_dim - 128 * t->chunk, 128);
     t->columns = ceil_div(t->dims, 32);
     t->tokens = t->at.sequence < 0 ? 0 : smaller(t->at.length - t->at.position, 128);
@@ -59,23 +61,11 @@ MXA_DEVICE void tile_place(const mxa_quantize_params *p, int unit, int type, til
 /* Finds the CTA's tile; 0: nothing may be written. A tile of no sequence has no tokens. */
 MXA_DEVICE int tile_begin(const mxa_quantize_params *p, mxa_shared shared, int type, tile *t)
 {
-    const int per_tile = p->heads * p->chunks, number = dev_block_x() / per_tile;
-    if (!sequence_find(&p->batch, shared, number, &t->at)) {
+    if (!sequence_find(&p->batch, shared, sequence_tile_number(&p->batch), &t->at)) {
         return 0;
     }
-    tile_place(p, dev_block_x() - number * per_tile, type, t);
+    tile_place(p, type, t);
     return 1;
-}
-
-/* The same again, after sequence_find. WHY: what is computed twice takes no registers in between.
- */
-MXA_DEVICE void tile_again(const mxa_quantize_params *p, mxa_shared shared, int type, tile *t)
-{
-    uint32_t block = (uint32_t)dev_block_x();
-    hold_u32(&block);
-    const int per_tile = p->heads * p->chunks, number = (int)block / per_tile;
-    sequence_again(&p->batch, shared, number, &t->at);
-    tile_place(p, (int)block - number * per_tile, type, t);
 }
 
 /* Block n of 16: those with dims first, then those that only pad units. */
@@ -83,7 +73,7 @@ MXA_DEVICE void tile_block(const tile *t, int n, int *g, int *c)
 {
     const int there = 4 * t->columns, width = n < there ? t->columns : 4 - t->columns;
     const int i = n < there ? n : n - there;
-    *g = i / width;
+    *g = width == 4 ? i >> 2 : width == 2 ? i >> 1 : width == 3 ? i * 11 >> 5 : i;
     *c = i - *g * width + (n < there ? 0 : t->columns);
 }
 
@@ -105,45 +95,45 @@ MXA_DEVICE void tile_load_part(mxa_global at, int type, int count, float *x)
     }
 }
 
-/* This lane's 32 elements of block (g, c), tokens clamped to those used (one at least). WHY a
- * clamped address: all loads are in flight before one is looked at. `any` 0: 8 divides head_dim. */
-MXA_DEVICE void tile_load(const mxa_quantize_params *p, const tile *t, int type, int any, int g,
-                          int c, float *x)
+enum { TILE_RAW = 32 }; /* words of a lane; 16 of them for a 16-bit type */
+
+/* Token i's 8 values of this lane. `type` is that of `raw`. */
+MXA_DEVICE void tile_widen(const uint32_t *raw, int type, int i, float *x)
+{
+    MXA_UNROLL
+    for (int n = 0; n < 8; n++) {
+        if (type == MXA_GPU_F32) {
+            x[n] = f32_bits(raw[8 * i + n]);
+        } else if (type == MXA_GPU_BF16) {
+            x[n] = f32_bits(n & 1 ? raw[4 * i + n / 2] & 0xFFFF0000u : raw[4 * i + n / 2] << 16);
+        } else {
+            x[n] = n & 1 ? f32_from_f16_high(raw[4 * i + n / 2])
+                         : f32_from_f16_low(raw[4 * i + n / 2]);
+        }
+    }
+}
+
+/* This lane's values of block (g, c) as they lie, tokens clamped to those used (one at least), dims
+ * beyond the tile's to its first. WHY clamped addresses: all loads are in flight before one is
+ * looked at. */
+MXA_DEVICE void tile_load(const mxa_quantize_params *p, const tile *t, int type, int g, int c,
+                          uint32_t *raw)
 {
     const int lane = dev_thread() & 31, last = t->used - 1, first = 32 * g + lane / 4 * 4;
-    int d = 32 * c + lane % 4 * 8, count = t->dims - d;
-    if (any && count < 8 && (t->dims & 7)) {
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            tile_load_part(t->wide +
-                               (uint64_t)((smaller(first + i, last) * p->wide.stride_token + d) *
-                                          bytes_of(type)),
-                           type, count, x + 8 * i);
-        }
-        return;
-    }
-    d = count > 0 ? d : 0;
-    mxa_u32x4 v[4], w[4];
+    int d = 32 * c + lane % 4 * 8;
+    d = d < t->dims ? d : 0;
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         mxa_global at = t->wide + (uint64_t)((smaller(first + i, last) * p->wide.stride_token + d) *
                                              bytes_of(type));
-        v[i] = dev_load_global_u32x4(at);
-        if (type == MXA_GPU_F32) {
-            w[i] = dev_load_global_u32x4(at + 16);
-        }
-    }
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        if (type == MXA_GPU_F32) {
-            const uint32_t bits[8] = {v[i].x, v[i].y, v[i].z, v[i].w,
-                                      w[i].x, w[i].y, w[i].z, w[i].w};
-            MXA_UNROLL
-            for (int n = 0; n < 8; n++) {
-                x[8 * i + n] = f32_bits(bits[n]);
-            }
-        } else {
-            load_unpack(v[i], type == MXA_GPU_BF16, x + 8 * i);
+        const int words = type == MXA_GPU_F32 ? 8 : 4;
+        MXA_UNROLL
+        for (int n = 0; n < words; n += 4) {
+            mxa_u32x4 v = dev_load_global_u32x4(at + 4 * (uint64_t)n);
+            raw[words * i + n] = v.x;
+            raw[words * i + n + 1] = v.y;
+            raw[words * i + n + 2] = v.z;
+            raw[words * i + n + 3] = v.w;
         }
     }
 }
