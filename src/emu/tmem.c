@@ -292,15 +292,33 @@ static int check(const mxa_emu_meeting *meeting, uint32_t *lane, uint32_t *halve
     return 1;
 }
 
+/* Between registers of a lane and tensor memory, from (lane, column) on; to_registers: a load. */
+static void move(mxa_emu_cta *cta, int shape, int t, uint32_t *registers, uint32_t count,
+                 uint32_t first_lane, uint32_t first_column, int to_registers)
+{
+    if (shape == MXA_EMU_32X32B && first_column + count <= MXA_EMU_TMEM_COLUMNS) {
+        uint32_t *row = &cta->tmem[first_lane + (uint32_t)t][first_column];
+        memcpy(to_registers ? registers : row, to_registers ? row : registers, count * sizeof *row);
+        return;
+    }
+    for (uint32_t r = 0; r < count; r++) {
+        int lane, column;
+        place(shape, t, (int)r, &lane, &column);
+        uint32_t *cell = &cta->tmem[(uint32_t)lane + first_lane]
+                                   [((uint32_t)column + first_column) & (MXA_EMU_TMEM_COLUMNS - 1)];
+        if (to_registers) {
+            registers[r] = *cell;
+        } else {
+            *cell = registers[r];
+        }
+    }
+}
+
 static void deliver(const mxa_emu_warp *warp, const mxa_emu_late_load *late, int shape)
 {
     for (int i = 0; i < MXA_EMU_LANES; i++) {
-        for (uint32_t r = 0; r < late->count; r++) {
-            int lane, column;
-            place(shape, i, (int)r, &lane, &column);
-            late->registers[i][r] = warp->cta->tmem[(uint32_t)lane + (late->lane & 127)]
-                                                   [((uint32_t)column + late->column) & 511];
-        }
+        move(warp->cta, shape, i, late->registers[i], late->count, late->lane & 127, late->column,
+             1);
     }
 }
 
@@ -383,14 +401,10 @@ typedef struct store_op {
 
 static void land(mxa_emu_op *op)
 {
-    const store_op *s = (const store_op *)op;
+    store_op *s = (store_op *)op;
     for (int i = 0; i < MXA_EMU_LANES; i++) {
-        for (int r = 0; r < s->count; r++) {
-            int lane, column;
-            place(s->shape, i, r, &lane, &column);
-            op->cta->tmem[(uint32_t)lane + s->lane][((uint32_t)column + s->column) & 511] =
-                s->value[i * s->count + r];
-        }
+        move(op->cta, s->shape, i, s->value + i * s->count, (uint32_t)s->count, s->lane, s->column,
+             0);
     }
 }
 
