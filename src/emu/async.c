@@ -49,7 +49,7 @@ mxa_emu_access mxa_emu_issue(mxa_emu_pipe *pipe, mxa_emu_kind kind, mxa_emu_site
     as.site = site;
     as.kind = (uint8_t)kind;
     if (kind != MXA_EMU_WGMMA) { /* a meeting, and counted as one */
-        mxa_emu_count(kind == MXA_EMU_MMA ? "tcgen05.mma" : mxa_emu_kind_name(kind));
+        mxa_emu_count(kind == MXA_EMU_MMA ? "tcgen05.mma" : mxa_emu_kind_name((int)kind));
     }
     return as;
 }
