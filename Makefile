@@ -7,7 +7,7 @@ BUILD := build/release
 PYTHON ?= python3
 SEEDS ?= 200
 
-.PHONY: build cubins help test test-torch test-jax demo demo-all bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
+.PHONY: build cubins help test test-torch test-jax test-embeddings demo demo-all bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -24,7 +24,7 @@ help: ## this list
 test: build ## every test; ends with the line "N passed, N failed"
 	@$(PYTHON) scripts/test $(BUILD) --jobs $(JOBS)
 
-test-torch test-jax: build ## the Python tests with PyTorch or JAX, in an environment of their own
+test-torch test-jax test-embeddings: build ## Python tests that need PyTorch, JAX or a sentence encoder, each in an environment
 	@$(PYTHON) scripts/test_framework $(BUILD) $(@:test-%=%)
 
 wheel: ## the Python wheel (build/wheel)

@@ -7,22 +7,18 @@ import importlib.util
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import zipfile
-from importlib.machinery import SourceFileLoader
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def script(name):
-    loader = SourceFileLoader(name, str(ROOT / "scripts" / name))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
-    loader.exec_module(module)
-    return module
+SCRIPT = runpy.run_path(str(ROOT / "scripts/wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +36,7 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed")
-    command = [*script("wheel").pip(sys.executable), "install", "-q", "--no-deps", "--target", folder, wheel]
+    command = [*SCRIPT["pip"](sys.executable), "install", "-q", "--no-deps", "--target", folder, wheel]
     subprocess.run(command, check=True)
     return folder
 
@@ -59,7 +55,7 @@ def test_B129_the_oldest_glibc(wheel):
     """No symbol newer than glibc 2.28, no library beyond glibc's own, no C++, and none of our own but mxattn_*."""
     with zipfile.ZipFile(wheel) as file:
         library = file.read("mxattn/libmxattn.so")
-    versions = script("wheel").glibc_versions(library)
+    versions = SCRIPT["glibc_versions"](library)
     assert versions and versions[-1] <= (2, 28), versions
     assert b"GLIBCXX" not in library and b"CXXABI" not in library and b"libstdc++" not in library
     needed = set(re.findall(rb"\0((?:lib|ld-)[\w\-]+\.so\.\d+)(?=\0)", library))
@@ -77,7 +73,7 @@ def test_B129_the_oldest_glibc(wheel):
 
 def test_scan_finds_a_new_symbol():
     """The library that make builds on a recent machine is one the scan would refuse, or is old enough itself."""
-    find = script("wheel").glibc_versions
+    find = SCRIPT["glibc_versions"]
     assert find(b"x\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_2.28\0") == [(2, 2, 5), (2, 28), (2, 34)]
 
 

@@ -1,0 +1,28 @@
+"""test_python_torch_train.py: the GPT of examples/train_gpt.py learns alike with BF16 and with MXFP8 attention.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", exc_type=ImportError)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_train_gpt(tmp_path):
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), OMP_NUM_THREADS="1")
+    command = [sys.executable, ROOT / "examples/train_gpt.py", "--steps", "12", "--seeds", "1", "--out", tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = re.findall(r"(bf16|mxfp8) *: loss ([\d.]+) -> ([\d.]+), validation ([\d.]+)", done.stdout)
+    assert [kind for kind, *_ in runs] == ["bf16", "mxfp8"]
+    for _, first, last, _ in runs:
+        assert float(last) < 0.7 * float(first), done.stdout
+    assert runs[0][3] != runs[1][3], "MXFP8 is not BF16"
+    assert (tmp_path / "losses.json").exists()
