@@ -9,10 +9,15 @@
 #include "status.h"
 
 #define HOPPER_KERNELS                                                                             \
-    "mxa_sm90_forward_e4m3_192x128_d64\n"                                                          \
-    "mxa_sm90_forward_e4m3_128x128_d64\n"                                                          \
+    "mxa_sm90_forward_e4m3_256x128_d64\n"                                                          \
     "mxa_sm90_forward_e4m3_192x128_d128\n"                                                         \
-    "mxa_sm90_forward_e4m3_128x128_d128\n"
+    "mxa_sm90_forward_e4m3_128x128_d256\n"                                                         \
+    "mxa_sm90_forward_e4m3_128x128_d64\n"                                                          \
+    "mxa_sm90_forward_e4m3_128x128_d128\n"                                                         \
+    "mxa_sm90_forward_e4m3_128x64_d256\n"                                                          \
+    "mxa_sm90_forward_bf16_128x64_d64\n"                                                           \
+    "mxa_sm90_forward_bf16_128x64_d128\n"                                                          \
+    "mxa_sm90_forward_bf16_128x64_d256\n"
 
 #define BLACKWELL_KERNELS                                                                          \
     "mxa_sm100_forward_e4m3_256x128_d64\n"                                                         \

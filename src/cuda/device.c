@@ -4,6 +4,7 @@
  */
 #include "cuda/device.h"
 
+#include "cuda/forms.h"
 #include "cuda/sm100/forward_params.h"
 #include "status.h"
 
@@ -13,8 +14,8 @@
 enum {
     DEVICES_MOST = MXA_CUDA_EMULATED_SM90,
     QUANTIZE_BYTES = 256 + 2048 + 1024 + 4 * 33 * 128,
-    PREPARE_SUMS_BYTES = 256 + 4 * 8 * 128,
-    PREPARE_VALUES_BYTES = 256 + 4 * (33 * 128 + 8)
+    PREPARE_SUMS_BYTES = 1056 + 4 * 8 * 256,
+    PREPARE_VALUES_BYTES = 1056 + 4 * (33 * 256 + 16)
 };
 
 /* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
@@ -60,10 +61,16 @@ static const struct {
     [MXA_KERNEL_PREPARE_VALUES_BF16_D128] = {"sm90/prepare", "mxa_sm90_prepare_values_bf16_d128",
                                              PREPARE_VALUES_BYTES},
     [MXA_KERNEL_PREPARE_RECORDS] = {"sm90/prepare", "mxa_sm90_prepare_records", 0},
-    [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d64", 0},
-    [MXA_KERNEL_FORWARD_F32_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
+    [MXA_KERNEL_PREPARE_TOKENS] = {"sm90/prepare_token", "mxa_sm90_prepare_tokens", 0},
+    [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_256x128_d64", 0},
     [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
+    [MXA_KERNEL_FORWARD_F16_D256] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d256", 0},
+    [MXA_KERNEL_FORWARD_F32_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d64", 0},
     [MXA_KERNEL_FORWARD_F32_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d128", 0},
+    [MXA_KERNEL_FORWARD_F32_D256] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x64_d256", 0},
+    [MXA_KERNEL_FORWARD_BF16_D64] = {"sm90/forward", "mxa_sm90_forward_bf16_128x64_d64", 0},
+    [MXA_KERNEL_FORWARD_BF16_D128] = {"sm90/forward", "mxa_sm90_forward_bf16_128x64_d128", 0},
+    [MXA_KERNEL_FORWARD_BF16_D256] = {"sm90/forward", "mxa_sm90_forward_bf16_128x64_d256", 0},
     [MXA_KERNEL_SM100_FORWARD_D64] = {"sm100/forward", "mxa_sm100_forward_e4m3_256x128_d64",
                                       MXA_SM100_FORWARD_SHARED(64)},
     [MXA_KERNEL_SM100_FORWARD_D128] = {"sm100/forward", "mxa_sm100_forward_e4m3_256x128_d128",
@@ -79,25 +86,10 @@ const char *mxa_kernel_entry(mxa_kernel kernel)
     return kernels[kernel].entry;
 }
 
-/* Shared bytes of the attention forward: must agree with sm90/forward_body.h. */
 int mxa_kernel_shared_bytes(mxa_kernel kernel)
 {
-    switch (kernel) {
-    case MXA_KERNEL_FORWARD_F16_D64:
-    case MXA_KERNEL_FORWARD_F32_D64:
-    case MXA_KERNEL_FORWARD_F16_D128:
-    case MXA_KERNEL_FORWARD_F32_D128: {
-        const int head_dim = kernel <= MXA_KERNEL_FORWARD_F32_D64 ? 64 : 128;
-        const int f16 =
-            kernel == MXA_KERNEL_FORWARD_F16_D64 || kernel == MXA_KERNEL_FORWARD_F16_D128;
-        const int tile_q = f16 ? 192 : 128, stages = 4;
-        const int tile = 48 + 16 * 6 + 4 * 128; /* FORWARD_TILE_BYTES */
-        return 2 * (tile_q * head_dim + tile) + stages * (2 * 128 * head_dim + 64) +
-               8 * (4 + 4 * stages) + 1024;
-    }
-    default:
-        return kernels[kernel].shared_bytes;
-    }
+    const int forward = mxa_forward_shared_bytes(kernel);
+    return forward ? forward : kernels[kernel].shared_bytes;
 }
 
 mxattn_status mxa_cuda_enter(const mxa_cuda_device *device)

@@ -8,6 +8,7 @@
 #include "report.h"
 #include "thresholds.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,31 +22,101 @@ typedef struct forward_case {
     int sink;
     mxt_kind kind;
     float v_mean;
+    int64_t head_dim_v;                 /* 0: head_dim */
+    mxattn_intermediates intermediates; /* AUTO: E4M3 */
+    int strict;
+    mxattn_dtype operands; /* NONE: by turns */
+    float jump; /* all queries and one late key share a direction: logits jump by 12 times this */
 } forward_case;
 
+#define AUTO MXATTN_INTERMEDIATES_AUTO
+#define BF16 MXATTN_INTERMEDIATES_BF16
+
 static const forward_case cases[] = {
-    {"one block", 1, 192, 128, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"two blocks", 1, 192, 256, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"full", 2, 512, 512, 4, 4, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"full d64", 2, 512, 512, 4, 4, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"causal", 2, 640, 640, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"causal d64", 1, 640, 640, 4, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"edge lengths", 2, 129, 257, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"one query", 3, 1, 300, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"causal, more queries", 1, 300, 100, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"causal, more keys", 1, 100, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"causal top left", 1, 300, 200, 2, 2, 128, 1, 1, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"window", 1, 700, 700, 2, 2, 128, 0, 0, 100, 30, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"window causal", 1, 900, 900, 2, 1, 64, 1, 0, 200, 0, 0, 0, 0, MXT_GAUSSIAN, 0},
-    {"sink", 1, 300, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 1, MXT_GAUSSIAN, 0},
-    {"softcap", 1, 300, 300, 2, 2, 128, 0, 0, -1, -1, 0, 3.0, 0, MXT_GAUSSIAN, 0},
-    {"wide logits", 1, 300, 300, 2, 2, 128, 0, 0, -1, -1, 2.0, 0, 0, MXT_GAUSSIAN, 0},
-    {"negative scale", 1, 300, 300, 2, 2, 128, 1, 0, -1, -1, -0.05, 0, 0, MXT_GAUSSIAN, 0},
-    {"outliers", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0},
-    {"long tail", 1, 512, 512, 2, 2, 64, 1, 0, -1, -1, 0, 0, 0, MXT_LONG_TAIL, 0},
-    {"period 251", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_PERIOD251, 0},
-    {"v of mean 1", 1, 2048, 2048, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1},
+    {"one block", 1, 192, 128, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"two blocks", 1, 192, 256, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"full", 2, 512, 512, 4, 4, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"full d64", 2, 512, 512, 4, 4, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"causal", 2, 640, 640, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"causal d64", 1, 640, 640, 4, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"edge lengths", 2, 129, 257, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"one query", 3, 1, 300, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"causal, more queries", 1, 300, 100, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .jump = 0},
+    {"causal, more keys", 1, 100, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .jump = 0},
+    {"causal top left", 1, 300, 200, 2, 2, 128, 1, 1, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"window", 1, 700, 700, 2, 2, 128, 0, 0, 100, 30, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"window causal", 1, 900, 900, 2, 1, 64, 1, 0, 200, 0, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"sink", 1, 300, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 1, MXT_GAUSSIAN, 0, .jump = 0},
+    {"softcap", 1, 300, 300, 2, 2, 128, 0, 0, -1, -1, 0, 3.0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"wide logits", 1, 300, 300, 2, 2, 128, 0, 0, -1, -1, 2.0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"negative scale", 1, 300, 300, 2, 2, 128, 1, 0, -1, -1, -0.05, 0, 0, MXT_GAUSSIAN, 0,
+     .jump = 0},
+    {"outliers", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0, .jump = 0},
+    {"long tail", 1, 512, 512, 2, 2, 64, 1, 0, -1, -1, 0, 0, 0, MXT_LONG_TAIL, 0, .jump = 0},
+    {"period 251", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_PERIOD251, 0, .jump = 0},
+    {"d256", 1, 512, 512, 2, 2, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d256 causal", 2, 400, 500, 2, 1, 256, 1, 0, -1, -1, 0, 0, 1, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d256 softcap", 1, 300, 300, 2, 2, 256, 1, 0, -1, -1, 0, 3.0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d192", 1, 300, 700, 2, 2, 192, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d96", 1, 512, 512, 2, 2, 96, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d96 window", 1, 700, 700, 4, 2, 96, 0, 0, 100, 30, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d32", 1, 300, 300, 2, 2, 32, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d80", 1, 300, 300, 2, 2, 80, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 0},
+    {"d192 v128", 1, 300, 300, 2, 2, 192, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .head_dim_v = 128},
+    {"d64 v256", 1, 300, 300, 2, 2, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .head_dim_v = 256},
+    {"bf16", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .intermediates = BF16},
+    {"bf16 d64", 2, 129, 257, 4, 2, 64, 1, 0, -1, -1, 0, 0, 1, MXT_GAUSSIAN, 0,
+     .intermediates = BF16},
+    {"bf16 d256", 1, 300, 300, 2, 2, 256, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .intermediates = BF16},
+    {"bf16 d96", 1, 300, 300, 2, 2, 96, 0, 0, 100, 30, 0, 2.0, 0, MXT_GAUSSIAN, 0,
+     .intermediates = BF16},
+    {"bf16 outliers", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0,
+     .intermediates = BF16},
+    {"strict", 1, 640, 640, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .intermediates = BF16, .strict = 1},
+    {"strict d64", 1, 300, 200, 2, 2, 64, 1, 1, -1, -1, 0, 0, 1, MXT_GAUSSIAN, 0,
+     .intermediates = BF16, .strict = 1},
+    {"strict v of mean 1", 1, 2048, 2048, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .intermediates = BF16, .strict = 1},
+    {"jump", 1, 400, 1024, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 5},
+    {"jump far", 1, 400, 1024, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 25},
+    {"jump far d64", 2, 400, 1024, 2, 2, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .jump = 15},
+    {"jump far causal", 1, 1024, 1024, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .jump = 25},
+    {"long", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16},
+    {"long mxfp8", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_E4M3},
+    {"long d64", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_E4M3},
+    {"long d256", 1, 64, 8192, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_E4M3},
+    {"long bf16", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .intermediates = BF16, .operands = MXATTN_E4M3},
+    {"long outliers", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0,
+     .operands = MXATTN_BF16},
+    {"long mean 1", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .operands = MXATTN_BF16},
+    {"long mean 1 mxfp8", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .operands = MXATTN_E4M3},
+    {"long mean 1 bf16", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .intermediates = BF16, .operands = MXATTN_E4M3},
+    {"longest mean 1", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .operands = MXATTN_BF16},
+    {"longest mean 1 mxfp8", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .operands = MXATTN_E4M3},
+    {"v of mean 1", 1, 2048, 2048, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .jump = 0},
 };
+
+/* A GPU, or the emulated one where MXT_EMULATED is set: much slower; name a case. */
+static mxattn_backend backend(void)
+{
+    return getenv("MXT_EMULATED") ? MXATTN_BACKEND_EMU_SM90 : MXATTN_BACKEND_CUDA;
+}
 
 static void options(mxt_attention *a, const forward_case *c)
 {
@@ -60,7 +131,12 @@ static void options(mxt_attention *a, const forward_case *c)
     a->problem.has_sink = c->sink;
     a->problem.backend = MXATTN_BACKEND_REF;
     a->problem.precision = MXATTN_PRECISION_MODEL;
-    a->problem.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    a->problem.intermediates = c->intermediates ? c->intermediates : MXATTN_INTERMEDIATES_E4M3;
+    a->problem.head_dim_v = c->head_dim_v;
+    a->problem.causal_strict = c->strict;
+    if (c->strict) {
+        a->problem.q.block = a->problem.k.block = a->problem.v.block = MXATTN_BLOCK_ROW;
+    }
     a->problem.mode = MXATTN_INFERENCE;
 }
 
@@ -78,9 +154,14 @@ static void compare(mxt_attention *a, const mxt_device_options *given, double ls
         mxt_error to_truth = mxt_error_f32(a->o, exact.o, n);
         mxt_error model_truth = mxt_error_f32(model, exact.o, n);
         mxt_error lse = mxt_error_f32(a->lse, model_lse, rows);
-        (void)printf("    to model %.2e, to truth %.2e (model's %.2e), lse %.1e\n",
+        double signed_error = 0, sum = 0;
+        for (int64_t i = 0; i < n; i++) {
+            signed_error += (double)a->o[i] - (double)exact.o[i];
+            sum += fabs((double)exact.o[i]);
+        }
+        (void)printf("    to model %.2e, to truth %.2e (model's %.2e), signed %+.1e, lse %.1e\n",
                      to_model.relative_rms, to_truth.relative_rms, model_truth.relative_rms,
-                     lse.max_abs);
+                     signed_error / sum, lse.max_abs);
         CHECK(to_truth.relative_rms <= MXT_CUDA_FACTOR * model_truth.relative_rms + MXT_CUDA_FLOOR,
               "o: relative RMS %.3e against float64, the model's is %.3e; worst at %lld",
               to_truth.relative_rms, model_truth.relative_rms, (long long)to_truth.worst);
@@ -96,11 +177,13 @@ static void jagged(void)
 {
     static const int32_t cu_q[] = {0, 5, 5, 205, 333, 334}, cu_k[] = {0, 17, 40, 340, 340, 500};
     static const int32_t used_q[] = {5, 0, 199, 100, 1}, used_k[] = {16, 20, 257, 0, 160};
-    for (int variant = 0; variant < 4; variant++) {
+    static const int64_t head_dims[] = {128, 64, 256, 96, 128, 64};
+    for (int variant = 0; variant < 6; variant++) {
         mxt_attention a;
         mxt_case("jagged, variant %d", variant);
-        mxt_attention_jagged(&a, 5, cu_q, 340, cu_k, 510, 4, 2, variant & 1 ? 64 : 128);
+        mxt_attention_jagged(&a, 5, cu_q, 340, cu_k, 510, 4, 2, head_dims[variant]);
         forward_case c = {.left = -1, .right = -1, .causal = variant & 1};
+        c.intermediates = variant >= 4 ? BF16 : AUTO;
         options(&a, &c);
         if (variant >= 2) {
             a.used_q = used_q;
@@ -108,9 +191,8 @@ static void jagged(void)
         }
         mxt_attention_alloc(&a);
         mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)variant);
-        const mxt_device_options given = {variant == 1, variant == 2 ? MXATTN_E4M3 : MXATTN_F32,
-                                          variant == 3 ? MXATTN_BF16 : MXATTN_F32,
-                                          MXATTN_BACKEND_CUDA};
+        const mxt_device_options given = {variant % 2, variant % 3 == 2 ? MXATTN_E4M3 : MXATTN_F32,
+                                          variant == 3 ? MXATTN_BF16 : MXATTN_F32, backend()};
         compare(&a, &given, MXT_CUDA_LSE_ABSOLUTE);
         mxt_attention_free(&a);
     }
@@ -132,7 +214,7 @@ static void refusals(void)
 {
     mxattn_attention_problem base, p;
     mxattn_attention_problem_init(&base);
-    base.backend = MXATTN_BACKEND_CUDA;
+    base.backend = backend();
     base.batch = base.heads = base.kv_heads = 1;
     base.max_seqlen_q = base.max_seqlen_k = base.head_dim = 128;
     base.q.dtype = base.k.dtype = base.v.dtype = MXATTN_BF16;
@@ -140,31 +222,42 @@ static void refusals(void)
     p.mode = MXATTN_TRAINING;
     refusal("training", MXATTN_UNSUPPORTED, "problem.mode", &p);
     p = base;
-    p.head_dim = 96;
-    refusal("head_dim 96", MXATTN_UNSUPPORTED, "problem.head_dim", &p);
+    p.head_dim = 264;
+    refusal("head_dim 264", MXATTN_UNSUPPORTED, "problem.head_dim", &p);
+    p = base;
+    p.head_dim_v = 512;
+    refusal("head_dim_v 512", MXATTN_UNSUPPORTED, "head_dim_v", &p);
     p = base;
     p.causal = p.causal_strict = 1;
     p.q.block = p.k.block = p.v.block = MXATTN_BLOCK_ROW;
-    refusal("causal_strict", MXATTN_UNSUPPORTED, "causal_strict", &p);
-    p = base;
-    p.intermediates = MXATTN_INTERMEDIATES_BF16;
-    refusal("BF16 intermediates", MXATTN_UNSUPPORTED, "problem.intermediates", &p);
+    p.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    refusal("causal_strict with E4M3", MXATTN_UNSUPPORTED, "problem.intermediates", &p);
     p = base;
     p.device = 1000;
     refusal("no such device", MXATTN_NO_BACKEND, "device is 1000", &p);
 }
 
-/* Types in turn; values are made exact in them. MXFP8 given without a centre is not for a v of mean
- * 1: the accumulator's bias (docs/numerics.md). */
-static mxt_device_options device_options(mxt_attention *a, size_t i, float v_mean)
+/* A direction that every query and key 300 share, beside a third of what they were. */
+static void add_jump(mxt_attention *a, float jump)
+{
+    const int64_t d = a->problem.head_dim, q = mxt_size_q(a), k = mxt_size_k(a);
+    for (int64_t i = 0; i < q; i++) {
+        a->q[i] = 0.3f * a->q[i] + (i % d % 2 ? 1.0f : -1.0f) * 12.0f / sqrtf((float)d);
+    }
+    for (int64_t i = 0; i < k; i++) {
+        const int late = i / (d * a->problem.kv_heads) % a->seqlen_k == 300;
+        a->k[i] = 0.3f * a->k[i];
+        a->k[i] += late ? (i % d % 2 ? jump : -jump) / sqrtf((float)d) : 0.0f;
+    }
+}
+
+/* Types in turn; values are made exact in them. */
+static mxt_device_options device_options(mxt_attention *a, size_t i, mxattn_dtype wanted)
 {
     static const mxattn_dtype operands[] = {MXATTN_F32, MXATTN_BF16, MXATTN_E4M3, MXATTN_F16};
     static const mxattn_dtype outputs[] = {MXATTN_F32, MXATTN_BF16, MXATTN_F16};
-    mxt_device_options given = {(int)(i % 2), operands[i / 2 % 4], outputs[i % 3],
-                                MXATTN_BACKEND_CUDA};
-    if (given.operands == MXATTN_E4M3 && v_mean != 0) {
-        given.operands = MXATTN_BF16;
-    }
+    mxt_device_options given = {(int)(i % 2), operands[i / 2 % 4], outputs[i % 3], backend()};
+    given.operands = wanted ? wanted : given.operands;
     if (given.operands == MXATTN_BF16 || given.operands == MXATTN_F16) {
         float *arrays[] = {a->q, a->k, a->v};
         const int64_t counts[] = {mxt_size_q(a), mxt_size_k(a), mxt_size_v(a)};
@@ -182,7 +275,7 @@ static mxt_device_options device_options(mxt_attention *a, size_t i, float v_mea
 /* With a word on the command line, only the cases whose name begins with it. */
 int main(int argc, char **argv)
 {
-    const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
+    const char *missing = mxt_device_missing(backend());
     if (missing) {
         mxt_case("cuda forward");
         mxt_skip("%s", missing);
@@ -207,7 +300,10 @@ int main(int argc, char **argv)
         for (int64_t j = 0; j < mxt_size_v(&a); j++) {
             a.v[j] += c->v_mean;
         }
-        const mxt_device_options given = device_options(&a, i, c->v_mean);
+        if (c->jump != 0) {
+            add_jump(&a, c->jump);
+        }
+        const mxt_device_options given = device_options(&a, i, c->operands);
         (void)printf("    operands %s, o %s%s\n", mxa_dtype_name(given.operands),
                      mxa_dtype_name(given.o), given.prepared ? ", prepared" : "");
         compare(&a, &given,

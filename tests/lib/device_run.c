@@ -122,7 +122,6 @@ mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *opt
     problem.backend = p.backend;
     problem.mode = MXATTN_INFERENCE;
     problem.precision = MXATTN_PRECISION_MXFP8;
-    problem.intermediates = MXATTN_INTERMEDIATES_AUTO;
     problem.q.dtype = problem.k.dtype = problem.v.dtype = options->operands;
     problem.o.dtype = options->o;
     mxattn_status status = mxattn_plan_create(NULL, &problem, &plan);

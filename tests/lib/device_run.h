@@ -19,8 +19,8 @@ typedef struct mxt_device_options {
     mxattn_backend backend; /* 0: CUDA */
 } mxt_device_options;
 
-/* Runs a's problem (inference) on device 0 and writes a->o and a->lse. Outputs and workspace on
- * the device are 0xFF bytes before. */
+/* Runs a's problem (inference, its intermediates) on device 0 and writes a->o and a->lse. Outputs
+ * and workspace on the device are 0xFF bytes before. */
 mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *options);
 
 #endif

@@ -132,15 +132,15 @@ MXA_DEVICE void load_fp8(const mxa_gpu_operand *from, const load_place *place, i
     }
 }
 
-/* Elements d..d+7 of four tokens as FP32, x[8*i..] of position[i]; zeros beyond the sequence.
- * `type` is from->type, a constant where the caller knows it. WHY a clamped address: four loads in
- * flight, no branch around any. */
+/* Elements d..d+7 of four tokens as FP32, x[8*i..] of position[i]; zeros beyond the sequence and
+ * from `dims` on (a multiple of 8). `type` is from->type, a constant where the caller knows it. WHY
+ * a clamped address: four loads in flight, no branch around any. */
 MXA_DEVICE void load_rows(const mxa_gpu_operand *from, int type, const load_place *place,
-                          const int *position, int head, int d, float *x)
+                          const int *position, int head, int d, int dims, float *x)
 {
     mxa_u32x4 v[4];
     int last = place->used - 1, bf16 = type == MXA_GPU_BF16;
-    if (last < 0 || position[0] > last) {
+    if (last < 0 || position[0] > last || d >= dims) {
         MXA_UNROLL
         for (int i = 0; i < 32; i++) {
             x[i] = 0.0f;

@@ -14,10 +14,10 @@ typedef struct mxa_prepare_params {
     mxa_gpu_operand from;
     mxa_gpu_batch batch;
     int32_t is_k_side; /* rows, lengths and numbers of k rather than q */
-    int32_t heads;
+    int32_t heads, head_dim;
     int32_t groups;      /* of 32 rows that this run fills */
     int64_t rows;        /* of the private copy, a multiple of 32 (q) or 128 (k, v) */
-    mxa_global payload;  /* q, k: [head][row][D]; v: [head][D][row] */
+    mxa_global payload;  /* q, k: [head][row][D up to a multiple of 16]; v: [head][D][row] */
     mxa_global scale;    /* q, k: FP32 2^exponent, one in 16 bytes, [head][row/32] */
     mxa_global exponent; /* v: int32 [head][row/32], or MXA_EXPONENT_NONE */
     mxa_global norm;     /* q, k: FP32 bits [sequence][head], largest |row|; zeroed before */
@@ -25,6 +25,7 @@ typedef struct mxa_prepare_params {
                           * the first pass */
     mxa_global mean;     /* v: FP32 [sequence][head][D], or 0 */
     mxa_global partial;  /* v: FP32 [row/128][head][D] column sums of v, then of its copy, or 0 */
+    mxa_global partial_magnitude; /* MXFP8 v: the same of its magnitudes, first pass */
 } mxa_prepare_params;
 
 /* A group whose values are all zero, or not all finite. */

@@ -1,12 +1,14 @@
-/* wgmma.h: Hopper's warpgroup matrix multiply, E4M3 operands (PTX ISA 9.7.15.5).
+/* wgmma.h: Hopper's warpgroup matrix multiply, E4M3 and BF16 operands (PTX ISA 9.7.15.5).
  *
  * One warpgroup (4 warps) multiplies a 64 x 32 A by a 32 x N B, both K-major. Accumulator register
  * r of lane t in warp w holds row 16*(w%4) + t/4 + 8*((r>>1)&1), column 8*(r>>2) + 2*(t%4) + (r&1)
  * in FP32; packed FP16 pairs hold the same two columns in one register. A from registers: register
  * i holds row .. + 8*(i&1), k = 16*(i>>1) + 4*(t%4) + byte.
+ * BF16: A is 64 x 16, register i holds row .. + 8*(i&1), k = 8*(i>>1) + 2*(t%4) + half; B here is
+ * 16 x N with N innermost.
  *
- * NOTE: the accumulator keeps 13 fraction bits and truncates toward zero at every step; FP16
- * accumulators round once more on the way out.
+ * NOTE: with E4M3 operands the accumulator keeps 13 fraction bits and truncates toward zero at
+ * every step; FP16 accumulators round once more on the way out.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,6 +28,16 @@ MXA_DEVICE uint64_t wgmma_descriptor(mxa_shared at, uint32_t row_bytes)
     uint64_t swizzle = row_bytes == 128 ? 1 : 2;
     return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)1 << 16 |
            (uint64_t)(8 * row_bytes >> 4) << 32 | swizzle << 62;
+}
+
+/* The same of a BF16 B whose rows along K hold 64 columns (128 bytes, swizzled); the next 64
+ * columns are `chunk_bytes` further. Add MXA_DESCRIPTOR_ROWS16 to step 16 rows along K. */
+enum { MXA_DESCRIPTOR_ROWS16 = 16 * 128 >> 4 };
+
+MXA_DEVICE uint64_t wgmma_descriptor_rows(mxa_shared at, uint32_t chunk_bytes)
+{
+    return (uint64_t)((at & 0x3FFFF) >> 4) | (uint64_t)(chunk_bytes >> 4) << 16 |
+           (uint64_t)(8 * 128 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
 #if defined(__CUDACC__)
@@ -104,6 +116,25 @@ MXA_WGMMA_RS(wgmma_rs_m64n128_f32, "+f", "m64n128k32", MXA_NAMES64, MXA_REG64, "
              "%68", "1")
 MXA_WGMMA_RS(wgmma_rs_m64n256_f32, "+f", "m64n256k32", MXA_NAMES128, MXA_REG128,
              "%128, %129, %130, %131", "%132", "1")
+
+/* A of BF16 from four registers, B of BF16 from shared memory with N innermost. */
+#define MXA_WGMMA_RS_BF16(name, shape, names, list, a, b)                                          \
+    MXA_DEVICE void name(float *d, const uint32_t *a_registers, uint64_t b_descriptor)             \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\n"                                    \
+                     "wgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" names "}, {" a       \
+                     "}, " b ", p, 1, 1, 1;\n}"                                                    \
+                     : list("+f", d)                                                               \
+                     : "r"(a_registers[0]), "r"(a_registers[1]), "r"(a_registers[2]),              \
+                       "r"(a_registers[3]), "l"(b_descriptor));                                    \
+    }
+
+MXA_WGMMA_RS_BF16(wgmma_rs_m64n64_bf16, "m64n64k16", MXA_NAMES32, MXA_REG32, "%32, %33, %34, %35",
+                  "%36")
+MXA_WGMMA_RS_BF16(wgmma_rs_m64n128_bf16, "m64n128k16", MXA_NAMES64, MXA_REG64, "%64, %65, %66, %67",
+                  "%68")
+MXA_WGMMA_RS_BF16(wgmma_rs_m64n256_bf16, "m64n256k16", MXA_NAMES128, MXA_REG128,
+                  "%128, %129, %130, %131", "%132")
 
 #else
 #include "emu/wgmma.h"

@@ -6,21 +6,27 @@
  *
  * An instance defines
  *   FORWARD_NAME      entry's name
- *   FORWARD_D         64, 128 (head_dim = head_dim_v)
- *   FORWARD_F16       1: scores accumulate in FP16 (half the registers); 0: in FP32
- *   FORWARD_CONSUMERS warpgroups of 64 queries: 3 with FORWARD_F16, 2 without
+ *   FORWARD_D         64, 128 or 256; head dims up to it, the copies' rows are read as if padded
+ *   FORWARD_SCORES    FORWARD_F16: scores accumulate in FP16 (half the registers)
+ *                     FORWARD_F32
+ *                     FORWARD_BF16: FP32 scores, each token has its own scale, P and V are BF16
+ *   FORWARD_MMA_VALUES  wgmma of values: N = FORWARD_D
+ *   FORWARD_CONSUMERS warpgroups of 64 queries
+ *   FORWARD_TILE_K    keys of a block: 128, or 64 without FORWARD_F16
+ *   FORWARD_STAGES    blocks in flight, a power of two
  * FORWARD_F16 needs |logits| * log2(e) < 2^MXA_FORWARD_BOUND_LOG2, a positive softmax_scale and no
  * softcap: params.pass says which tiles this launch takes.
  *
  * Roles                      warps             registers
- *   producer (one thread)    0..3              32 or 40
- *   consumers                4..4*CONSUMERS+3  160 (3 warpgroups) or 232 (2)
+ *   producer (one thread)    0..3              32, or 40 beside 2 consumers
+ *   consumers                4..4*CONSUMERS+3  232, 160 or 112 for 2, 3 or 4
  *
- * Shared memory (from a multiple of 1024)
- *   Q       2 x [64*CONSUMERS][D]   double-buffered over tiles; a warp's rows stage its O
- *   K       STAGES x [128][D]
- *   V       STAGES x [D][128]
- *   records STAGES x 4 x 16
+ * Shared memory (from a multiple of 1024). A matrix of rows longer than 128 bytes lies in chunks of
+ * 128 columns.
+ *   Q       2 x [chunk][64*CONSUMERS][128 or 64]  over tiles; a warp's rows stage its O
+ *   K       STAGES x [chunk][TILE_K][128 or 64]
+ *   V       STAGES x [D][TILE_K]; FORWARD_BF16: STAGES x [D/64][TILE_K][64] of BF16
+ *   records STAGES x one for each 32 keys
  *   tiles   2 x FORWARD_TILE_BYTES  beside Q
  *   barriers
  *
@@ -42,56 +48,71 @@
 #define FORWARD(name)        FORWARD_PASTE(FORWARD_NAME, name)
 
 #define TILE_Q (64 * FORWARD_CONSUMERS)
-#if FORWARD_F16
-#define ENTRY_Q TILE_Q
+#define TILE_K FORWARD_TILE_K
+#define GROUPS (TILE_K / MXA_FORWARD_GROUP)
+#define ROW    (FORWARD_D < 128 ? FORWARD_D : 128) /* bytes of a row of a chunk of Q or K */
+#define CHUNKS (FORWARD_D / ROW)
+#if FORWARD_SCORES == FORWARD_BF16
+#define V_WIDTH       2 /* bytes of an element */
+#define RECORD        MXA_FORWARD_TOKEN_RECORD
+#define P_REGISTERS   (8 * GROUPS)
+#define Q_SCALE_BYTES (4 * TILE_Q)
 #else
-#define ENTRY_Q params->tile_q
+#define V_WIDTH       1
+#define RECORD        MXA_FORWARD_RECORD
+#define P_REGISTERS   (4 * GROUPS)
+#define Q_SCALE_BYTES (TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
 #endif
-#define TILE_K       MXA_FORWARD_TILE_K
-#define Q_BYTES      (TILE_Q * FORWARD_D)
-#define K_BYTES      (TILE_K * FORWARD_D)
-#define V_BYTES      (TILE_K * FORWARD_D)
-#define RECORD_BYTES (TILE_K / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
-#define STAGES       4 /* a power of two */
-#define STAGE(step)  ((step) & (STAGES - 1))
-#define PARITY(step) ((uint32_t)(step) / STAGES & 1)
-#define AT_Q         0
-#define AT_K         (AT_Q + 2 * Q_BYTES)
-#define AT_V         (AT_K + STAGES * K_BYTES)
-#define AT_RECORDS   (AT_V + STAGES * V_BYTES)
-#define AT_TILES     (AT_RECORDS + STAGES * RECORD_BYTES)
-#define AT_BARRIERS  (AT_TILES + 2 * FORWARD_TILE_BYTES)
-#define SHARED_BYTES (AT_BARRIERS + 8 * (4 + 4 * STAGES) + 1024)
-#define TILE(s)      (shared + AT_TILES + (uint32_t)(s)*FORWARD_TILE_BYTES)
-#define Q_FULL(s)    (shared + AT_BARRIERS + 8 * (uint32_t)(s))
-#define Q_EMPTY(s)   (shared + AT_BARRIERS + 16 + 8 * (uint32_t)(s))
-#define K_FULL(s)    (shared + AT_BARRIERS + 32 + 8 * (uint32_t)(s))
-#define K_EMPTY(s)   (K_FULL(s) + 8 * STAGES)
-#define V_FULL(s)    (K_FULL(s) + 16 * STAGES)
-#define V_EMPTY(s)   (K_FULL(s) + 24 * STAGES)
-#define ACCUMULATORS (FORWARD_D / 2)
+#define PRODUCER_REGISTERS (FORWARD_CONSUMERS > 2 ? 32 : 40)
+#define CONSUMER_REGISTERS (FORWARD_CONSUMERS == 4 ? 112 : FORWARD_CONSUMERS == 3 ? 160 : 232)
+#define Q_BYTES            (TILE_Q * FORWARD_D)
+#define K_BYTES            (TILE_K * FORWARD_D)
+#define V_BYTES            (TILE_K * FORWARD_D * V_WIDTH)
+#define RECORD_BYTES       (GROUPS * RECORD)
+#define STAGES             FORWARD_STAGES
+#define STAGE(step)        ((step) & (STAGES - 1))
+#define PARITY(step)       ((uint32_t)(step) / STAGES & 1)
+#define AT_Q               0
+#define AT_K               (AT_Q + 2 * Q_BYTES)
+#define AT_V               (AT_K + STAGES * K_BYTES)
+#define AT_RECORDS         (AT_V + STAGES * V_BYTES)
+#define AT_TILES           (AT_RECORDS + STAGES * RECORD_BYTES)
+#define AT_BARRIERS        (AT_TILES + 2 * FORWARD_TILE_BYTES)
+#define SHARED_BYTES       (AT_BARRIERS + 8 * (4 + 4 * STAGES) + 1024)
+#define TILE(s)            (shared + AT_TILES + (uint32_t)(s)*FORWARD_TILE_BYTES)
+#define Q_FULL(s)          (shared + AT_BARRIERS + 8 * (uint32_t)(s))
+#define Q_EMPTY(s)         (shared + AT_BARRIERS + 16 + 8 * (uint32_t)(s))
+#define K_FULL(s)          (shared + AT_BARRIERS + 32 + 8 * (uint32_t)(s))
+#define K_EMPTY(s)         (K_FULL(s) + 8 * STAGES)
+#define V_FULL(s)          (K_FULL(s) + 16 * STAGES)
+#define V_EMPTY(s)         (K_FULL(s) + 24 * STAGES)
+#define RECORDS(s)         (shared + AT_RECORDS + (uint32_t)(s)*RECORD_BYTES)
+#define ACCUMULATORS       (FORWARD_D / 2)
 
-MXA_STATIC_ASSERT(FORWARD_D == 64 || FORWARD_D == 128, "head_dim of this body");
+MXA_STATIC_ASSERT(FORWARD_D == 64 || FORWARD_D == 128 || FORWARD_D == 256, "head_dim");
+MXA_STATIC_ASSERT(TILE_K == 128 || (TILE_K == 64 && FORWARD_SCORES != FORWARD_F16), "keys");
+MXA_STATIC_ASSERT((STAGES & (STAGES - 1)) == 0, "STAGE and PARITY take bits");
 MXA_STATIC_ASSERT(SHARED_BYTES <= 232448, "shared memory of one CTA");
 MXA_STATIC_ASSERT(K_BYTES % 1024 == 0 && Q_BYTES % 1024 == 0, "swizzle atoms start at 1024");
+MXA_STATIC_ASSERT(Q_SCALE_BYTES <= FORWARD_TILE_MEAN - FORWARD_TILE_SCALES, "place in the tile");
 
-#if FORWARD_F16
+#if FORWARD_SCORES == FORWARD_F16
 #define FORWARD_SCORE          uint32_t
-#define FORWARD_SCORES         32
-#define FORWARD_HOLD_SCORES(s) wgmma_hold_u32(s, FORWARD_SCORES)
+#define SCORES                 32
+#define FORWARD_HOLD_SCORES(s) wgmma_hold_u32(s, SCORES)
 #define FORWARD_MMA_FIRST      wgmma_ss_m64n128_f16_first
 #define FORWARD_MMA            wgmma_ss_m64n128_f16
 #else
 #define FORWARD_SCORE          float
-#define FORWARD_SCORES         64
-#define FORWARD_HOLD_SCORES(s) wgmma_hold_f32(s, FORWARD_SCORES)
-#define FORWARD_MMA_FIRST      wgmma_ss_m64n128_f32_first
-#define FORWARD_MMA            wgmma_ss_m64n128_f32
-#endif
-#if FORWARD_D == 64
-#define FORWARD_MMA_VALUES wgmma_rs_m64n64_f32
+#define SCORES                 (TILE_K / 2)
+#define FORWARD_HOLD_SCORES(s) wgmma_hold_f32(s, SCORES)
+#if FORWARD_TILE_K == 128
+#define FORWARD_MMA_FIRST wgmma_ss_m64n128_f32_first
+#define FORWARD_MMA       wgmma_ss_m64n128_f32
 #else
-#define FORWARD_MMA_VALUES wgmma_rs_m64n128_f32
+#define FORWARD_MMA_FIRST wgmma_ss_m64n64_f32_first
+#define FORWARD_MMA       wgmma_ss_m64n64_f32
+#endif
 #endif
 
 /* load_queries: Q, the tile and what belongs to its rows. */
@@ -99,218 +120,173 @@ MXA_DEVICE void FORWARD(load_queries)(const mxa_forward_params *params, mxa_shar
                                       const forward_tile *tile, int count)
 {
     const int stage = count & 1;
-    const uint32_t scale_bytes = TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
+#if FORWARD_SCORES == FORWARD_BF16
+    const int64_t scale_at = 4 * (tile->head * params->q_rows + tile->q_row);
+#else
+    const int64_t scale_at =
+        (tile->head * params->q_rows + tile->q_row) / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
+#endif
+    const uint32_t mean_bytes = params->v_mean ? 4 * (uint32_t)params->head_dim_v : 0;
     mbarrier_wait(Q_EMPTY(stage), (uint32_t)(count >> 1 & 1) ^ 1);
     forward_tile_write(params, tile, TILE(stage));
-    mbarrier_arrive_expect(Q_FULL(stage),
-                           Q_BYTES + scale_bytes + (params->v_mean ? 4 * FORWARD_D : 0));
-    tma_load_3d(shared + AT_Q + (uint32_t)stage * Q_BYTES, &params->q_map, 0, tile->q_row,
-                tile->head, Q_FULL(stage));
-    bulk_load(TILE(stage) + FORWARD_TILE_SCALES,
-              params->q_scale + ((uint64_t)(tile->head * (params->q_rows / MXA_FORWARD_GROUP)) +
-                                 (uint64_t)(tile->q_row / MXA_FORWARD_GROUP)) *
-                                    MXA_FORWARD_RECORD,
-              scale_bytes, Q_FULL(stage));
+    mbarrier_arrive_expect(Q_FULL(stage), Q_BYTES + Q_SCALE_BYTES + mean_bytes);
+    MXA_UNROLL
+    for (int c = 0; c < CHUNKS; c++) {
+        tma_load_3d(shared + AT_Q + stage * Q_BYTES + c * TILE_Q * ROW, &params->q_map, c * ROW,
+                    tile->q_row, tile->head, Q_FULL(stage));
+    }
+    bulk_load(TILE(stage) + FORWARD_TILE_SCALES, params->q_scale + (uint64_t)scale_at,
+              Q_SCALE_BYTES, Q_FULL(stage));
     if (params->v_mean) {
         bulk_load(TILE(stage) + FORWARD_TILE_MEAN,
                   params->v_mean + (uint64_t)(tile->sequence * (params->heads / params->group) +
                                               tile->head / params->group) *
-                                       (4 * FORWARD_D),
-                  4 * FORWARD_D, Q_FULL(stage));
+                                       mean_bytes,
+                  mean_bytes, Q_FULL(stage));
     }
+}
+
+/* load_block: K with its records, and V, of the block at row `row` of the copies. */
+MXA_DEVICE void FORWARD(load_block)(const mxa_forward_params *params, mxa_shared shared, int row,
+                                    int kv_head, int step)
+{
+    const int stage = STAGE(step);
+    mbarrier_wait(K_EMPTY(stage), PARITY(step) ^ 1);
+    mbarrier_arrive_expect(K_FULL(stage), K_BYTES + RECORD_BYTES);
+    MXA_UNROLL
+    for (int c = 0; c < CHUNKS; c++) {
+        tma_load_3d(shared + AT_K + stage * K_BYTES + c * TILE_K * ROW, &params->k_map, c * ROW,
+                    row, kv_head, K_FULL(stage));
+    }
+    bulk_load(RECORDS(stage),
+              params->records +
+                  (uint64_t)((kv_head * params->k_rows + row) / MXA_FORWARD_GROUP * RECORD),
+              RECORD_BYTES, K_FULL(stage));
+    mbarrier_wait(V_EMPTY(stage), PARITY(step) ^ 1);
+    mbarrier_arrive_expect(V_FULL(stage), V_BYTES);
+#if FORWARD_SCORES == FORWARD_BF16
+    MXA_UNROLL
+    for (int c = 0; c < FORWARD_D / 64; c++) {
+        tma_load_3d(shared + AT_V + stage * V_BYTES + c * TILE_K * 128, &params->v_map, c * 128,
+                    row, kv_head, V_FULL(stage));
+    }
+#else
+    tma_load_3d(shared + AT_V + stage * V_BYTES, &params->v_map, row, 0, kv_head, V_FULL(stage));
+#endif
 }
 
 /* load: the producer walks the tiles and their blocks, and ends with a tile of no queries. */
 MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared shared, int wide)
 {
-    const int pieces = forward_tile_count(params, ENTRY_Q, TILE_Q);
+    const int pieces = forward_tile_count(params, params->tile_q, TILE_Q);
     int count = 0, step = 0;
     for (int round = 0; round * dev_grid_x() < pieces; round++) {
         const int index = forward_tile_index(round);
         forward_tile tile;
-        if (index >= pieces || !forward_tile_find(params, index, ENTRY_Q, TILE_Q, wide, &tile)) {
+        if (index >= pieces ||
+            !forward_tile_find(params, index, params->tile_q, TILE_Q, TILE_K, &tile) ||
+            !forward_tile_taken(params, wide, &tile)) {
             continue;
         }
-        int kv_head = tile.head / params->group;
         FORWARD(load_queries)(params, shared, &tile, count++);
-        mxa_global records =
-            params->records + ((uint64_t)(kv_head * (params->k_rows / MXA_FORWARD_GROUP)) +
-                               (uint64_t)(tile.k_row / MXA_FORWARD_GROUP)) *
-                                  MXA_FORWARD_RECORD;
         MXA_NO_UNROLL
         for (int j = tile.block_first; j < tile.block_end; j++, step++) {
-            const int stage = STAGE(step);
-            mbarrier_wait(K_EMPTY(stage), PARITY(step) ^ 1);
-            mbarrier_arrive_expect(K_FULL(stage), K_BYTES + RECORD_BYTES);
-            tma_load_3d(shared + AT_K + (uint32_t)stage * K_BYTES, &params->k_map, 0,
-                        tile.k_row + j * TILE_K, kv_head, K_FULL(stage));
-            bulk_load(shared + AT_RECORDS + (uint32_t)stage * RECORD_BYTES,
-                      records + (uint64_t)j * RECORD_BYTES, RECORD_BYTES, K_FULL(stage));
-            mbarrier_wait(V_EMPTY(stage), PARITY(step) ^ 1);
-            mbarrier_arrive_expect(V_FULL(stage), V_BYTES);
-            tma_load_3d(shared + AT_V + (uint32_t)stage * V_BYTES, &params->v_map,
-                        tile.k_row + j * TILE_K, 0, kv_head, V_FULL(stage));
+            FORWARD(load_block)
+            (params, shared, tile.k_row + j * TILE_K, tile.head / params->group, step);
         }
     }
     mbarrier_wait(Q_EMPTY(count & 1), (uint32_t)(count >> 1 & 1) ^ 1);
-    dev_store_shared_u32(TILE(count & 1) + FORWARD_TILE_BLOCKS + 8, 0xFFFFFFFFu);
+    const mxa_u32x4 end = {0, 0, 0xFFFFFFFFu, 0};
+    dev_store_shared_u32x4(TILE(count & 1) + FORWARD_TILE_BLOCKS, end);
+    dev_store_shared_u32x4(TILE(count & 1) + FORWARD_TILE_VISIBLE, end);
     mbarrier_arrive(Q_FULL(count & 1));
 }
 
 /* scores: S = Q K^T of one block, issued and committed, not waited for. */
 MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, mxa_shared k)
 {
-    uint64_t a = wgmma_descriptor(q, FORWARD_D), b = wgmma_descriptor(k, FORWARD_D);
+    uint64_t a = wgmma_descriptor(q, ROW), b = wgmma_descriptor(k, ROW);
     wgmma_fence();
     FORWARD_MMA_FIRST(s, a, b);
     MXA_UNROLL
     for (int i = 1; i < FORWARD_D / 32; i++) {
-        FORWARD_MMA(s, a + (uint64_t)(i * MXA_DESCRIPTOR_K32),
-                    b + (uint64_t)(i * MXA_DESCRIPTOR_K32));
+        const int chunk = i * 32 / ROW, inside = i - chunk * (ROW / 32);
+        FORWARD_MMA(s, a + (uint64_t)(inside * MXA_DESCRIPTOR_K32 + chunk * (TILE_Q * ROW >> 4)),
+                    b + (uint64_t)(inside * MXA_DESCRIPTOR_K32 + chunk * (TILE_K * ROW >> 4)));
     }
     wgmma_commit();
 }
 
-/* softmax: S to P of one block, row maxima and sums moved on. */
+/* softmax: S to P of one block, row maxima and sums moved on. scale: of FP16 scores. */
 MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward_own *own,
-                                 int block, mxa_shared record, FORWARD_SCORE *s, forward_rows *rows)
+                                 int block, mxa_shared record, FORWARD_SCORE *s, uint32_t *scale,
+                                 forward_rows *rows)
 {
-#if FORWARD_F16
-    uint32_t scale[4];
-    forward_scales_f16(record, own->q_scale, scale);
-#else
-    forward_logits_f32(s, record, own->q_scale, params->softcap_log2e);
+    (void)scale;
+#if FORWARD_SCORES == FORWARD_BF16
+    forward_logits_token(s, GROUPS, record, own->q_scale);
+#elif FORWARD_SCORES == FORWARD_F32
+    forward_logits_f32(s, GROUPS, record, own->q_scale[0]);
 #endif
-    if (block < own->full_first || block >= own->full_end) {
+#if FORWARD_SCORES != FORWARD_F16
+    forward_softcap_f32(s, GROUPS, params->softcap_log2e);
+#endif
+    const int whole = block >= own->full_first && block < own->full_end;
+    if (!whole) {
         forward_span span;
         forward_tile_span(params, own, block * TILE_K, &span);
-#if FORWARD_F16
+#if FORWARD_SCORES == FORWARD_F16
         forward_mask_f16(s, &span, scale);
 #else
-        forward_mask_f32(s, &span);
+        forward_mask_f32(s, GROUPS, &span);
 #endif
         FORWARD_HOLD_SCORES(s);
     }
-#if FORWARD_F16
-    forward_softmax_f16(s, rows, record, scale);
+#if FORWARD_SCORES == FORWARD_F16
+    /* Every row has a maximum once a block was seen whole. */
+    if (!whole || block <= own->full_first || block <= own->own_first) {
+        forward_softmax_f16(s, rows, record, scale);
+    } else if (!forward_softmax_late_f16(s, rows, record, scale)) {
+        uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);
+        dev_store_global_u32(params->redo + 4 * (uint64_t)entry, 1);
+    }
+#elif FORWARD_SCORES == FORWARD_F32
+    forward_softmax_f32(s, GROUPS, rows, record);
 #else
-    forward_softmax_f32(s, rows, record);
+    forward_softmax_token(s, GROUPS, rows, record);
 #endif
 }
 
 /* values: O += P V of one block, issued and committed. */
 MXA_DEVICE void FORWARD(values)(float *o, const uint32_t *p, mxa_shared v)
 {
+#if FORWARD_SCORES == FORWARD_BF16
+    uint64_t b = wgmma_descriptor_rows(v, TILE_K * 128);
+    wgmma_fence();
+    MXA_UNROLL
+    for (int i = 0; i < TILE_K / 16; i++) {
+        FORWARD_MMA_VALUES(o, p + 4 * i, b + (uint64_t)(i * MXA_DESCRIPTOR_ROWS16));
+    }
+#else
     uint64_t b = wgmma_descriptor(v, TILE_K);
     wgmma_fence();
     MXA_UNROLL
-    for (int g = 0; g < 4; g++) {
+    for (int g = 0; g < GROUPS; g++) {
         FORWARD_MMA_VALUES(o, p + 4 * g, b + (uint64_t)(g * MXA_DESCRIPTOR_K32));
     }
+#endif
     wgmma_commit();
 }
 
 MXA_DEVICE void FORWARD(pack)(const FORWARD_SCORE *s, uint32_t *p)
 {
-#if FORWARD_F16
+#if FORWARD_SCORES == FORWARD_F16
     forward_pack_f16(s, p);
+#elif FORWARD_SCORES == FORWARD_F32
+    forward_pack_f32(s, GROUPS, p);
 #else
-    forward_pack_f32(s, p);
+    forward_pack_bf16(s, GROUPS, p);
 #endif
-}
-
-/* finish_rows: O's factors of this thread's two rows, and their LSE. */
-MXA_DEVICE void FORWARD(finish_rows)(const mxa_forward_params *params, const forward_own *own,
-                                     const forward_rows *rows, forward_row_result *result)
-{
-    mxa_u32x4 blocks = dev_load_shared_u32x4(own->tile + FORWARD_TILE_BLOCKS);
-    mxa_u32x4 visible = dev_load_shared_u32x4(own->tile + FORWARD_TILE_VISIBLE);
-    mxa_u32x4 out = dev_load_shared_u32x4(own->tile + FORWARD_TILE_OUT);
-    MXA_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float l = rows->l[r];
-        l = add_rn(l, shuffle_xor_f32(l, 1));
-        l = add_rn(l, shuffle_xor_f32(l, 2));
-        forward_finish_row(params, (int)visible.w, f32_bits(out.z), rows->m[r], l, &result[r]);
-        int row = forward_row(own) + 8 * r;
-        if (params->lse && (dev_thread_again() & 3) == 0 && row < (int)blocks.w) {
-            int64_t index = (int)out.x * params->lse_batch +
-                            ((int)out.y + (int64_t)row) * params->lse_token +
-                            (int)visible.w * params->lse_head;
-            dev_store_global_f32(params->lse + 4 * (uint64_t)index, result[r].lse);
-        }
-    }
-}
-
-/* finish: O and LSE. A warp stages FORWARD_D bytes of its 16 rows at a time where its queries were
- * (`stage`), its 16-byte units permuted by the row, and stores 16 bytes a lane. WHY: 5.5
- * microseconds a tile went to stores of 4 bytes and to the mean's loads, one after another. */
-MXA_DEVICE void FORWARD(finish)(const mxa_forward_params *params, const forward_own *own,
-                                mxa_shared stage, int type, float *o, const forward_rows *rows)
-{
-    enum { UNITS = FORWARD_D / 16 }; /* a staged row */
-    const int wide = type == MXA_GPU_F32, bytes = wide ? 4 : 2;
-    const int lane = dev_thread_again() & 31, c = lane & 3, g = lane >> 2;
-    const int row = lane / UNITS, unit = lane % UNITS;
-    forward_row_result result[2];
-    FORWARD(finish_rows)(params, own, rows, result);
-    mxa_u32x4 visible = dev_load_shared_u32x4(own->tile + FORWARD_TILE_VISIBLE);
-    mxa_u32x2 out = dev_load_shared_u32x2(own->tile + FORWARD_TILE_OUT);
-    const int first = own->first + 16 * (dev_thread_again() >> 5 & 3);
-    const int rows_left = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_BLOCKS + 12) - first;
-    mxa_global at =
-        params->o +
-        (uint64_t)bytes * (uint64_t)((int)out.x * params->o_batch +
-                                     ((int)out.y + (int64_t)first + row) * params->o_token +
-                                     (int)visible.w * params->o_head) +
-        16 * (uint64_t)unit;
-    MXA_UNROLL
-    for (int pass = 0; pass < bytes; pass++) {
-        const int columns = FORWARD_D / bytes;
-        MXA_UNROLL
-        for (int k = 0; k < columns / 8; k++) {
-            const int i = pass * (columns / 8) + k;
-            mxa_u32x2 mean = {0, 0};
-            if (params->v_mean) {
-                mean = dev_load_shared_u32x2(own->tile + FORWARD_TILE_MEAN +
-                                             4 * (uint32_t)(8 * i + 2 * c));
-            }
-            MXA_UNROLL
-            for (int r = 0; r < 2; r++) {
-                float x = fma_rn(o[4 * i + 2 * r], result[r].scale,
-                                 mul_rn(f32_bits(mean.x), result[r].weight));
-                float y = fma_rn(o[4 * i + 2 * r + 1], result[r].scale,
-                                 mul_rn(f32_bits(mean.y), result[r].weight));
-                x = result[r].empty ? 0.0f : x;
-                y = result[r].empty ? 0.0f : y;
-                const int to = g + 8 * r, turn = to / (8 / UNITS) & (UNITS - 1);
-                const mxa_shared staged = stage + (uint32_t)(to * FORWARD_D);
-                if (wide) {
-                    dev_store_shared_u32x2(
-                        staged + (uint32_t)(((2 * k + (c >> 1)) ^ turn) * 16 + 8 * (c & 1)),
-                        bits_f32(x), bits_f32(y));
-                } else {
-                    dev_store_shared_u32(staged + (uint32_t)((k ^ turn) * 16 + 4 * c),
-                                         type == MXA_GPU_BF16 ? bf16x2_from_f32x2(x, y)
-                                                              : f16x2_from_f32x2(x, y));
-                }
-            }
-        }
-        warp_sync();
-        MXA_UNROLL
-        for (int k = 0; k < UNITS / 2; k++) {
-            const int from = row + k * (32 / UNITS), turn = from / (8 / UNITS) & (UNITS - 1);
-            mxa_u32x4 v =
-                dev_load_shared_u32x4(stage + (uint32_t)(from * FORWARD_D + (unit ^ turn) * 16));
-            if (from < rows_left) {
-                dev_store_global_u32x4(
-                    at + (uint64_t)bytes * (uint64_t)(k * (32 / UNITS) * params->o_token) +
-                        (uint64_t)(pass * FORWARD_D),
-                    v);
-            }
-        }
-        warp_sync();
-    }
 }
 
 /* Releases blocks that this warpgroup need not see. */
@@ -320,6 +296,7 @@ MXA_DEVICE int FORWARD(pass_over)(mxa_shared shared, int step, int blocks)
     for (int i = 0; i < blocks; i++, step++) {
         mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
         mbarrier_wait(V_FULL(STAGE(step)), PARITY(step));
+        warp_sync(); /* a lane that came later could miss a phase */
         if ((dev_thread() & 31) == 0) {
             mbarrier_arrive(K_EMPTY(STAGE(step)));
             mbarrier_arrive(V_EMPTY(STAGE(step)));
@@ -328,66 +305,89 @@ MXA_DEVICE int FORWARD(pass_over)(mxa_shared shared, int step, int blocks)
     return step;
 }
 
+/* What blocks need of each other. */
+typedef struct FORWARD(state) {
+    FORWARD_SCORE s[SCORES];
+    uint32_t p[P_REGISTERS], scale[4];
+} FORWARD(state);
+
+/* The factors of FP16 scores, loaded while the scores are made. */
+MXA_DEVICE void FORWARD(factors)(const forward_own *own, mxa_shared record, uint32_t *scale)
+{
+#if FORWARD_SCORES == FORWARD_F16
+    forward_scales_f16(record, own->q_scale[0], scale);
+#else
+    (void)own, (void)record, (void)scale;
+#endif
+}
+
+/* The scores and the P of block j, the values of block j - 1. */
+MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shared,
+                               const forward_own *own, mxa_shared q, int j, int step,
+                               FORWARD(state) * x, float *o, forward_rows *rows)
+{
+    const int leader = (dev_thread() & 31) == 0;
+    mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
+    wgmma_hold_u32(x->p, P_REGISTERS);
+    wgmma_hold_f32(o, ACCUMULATORS);
+    FORWARD(scores)(x->s, q, shared + AT_K + STAGE(step) * K_BYTES);
+    mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
+    FORWARD(values)(o, x->p, shared + AT_V + STAGE(step - 1) * V_BYTES);
+    FORWARD(factors)(own, RECORDS(STAGE(step)), x->scale);
+    wgmma_wait(1);
+    FORWARD_HOLD_SCORES(x->s);
+    FORWARD(softmax)(params, own, j, RECORDS(STAGE(step)), x->s, x->scale, rows);
+    warp_sync(); /* every lane has read its records */
+    if (leader) {
+        mbarrier_arrive(K_EMPTY(STAGE(step)));
+    }
+    wgmma_wait(0);
+    wgmma_hold_u32(x->p, P_REGISTERS);
+    wgmma_hold_f32(o, ACCUMULATORS);
+    if (leader) {
+        mbarrier_arrive(V_EMPTY(STAGE(step - 1)));
+    }
+    if (rows->raised) {
+        MXA_UNROLL
+        for (int i = 0; i < ACCUMULATORS; i++) {
+            o[i] = mul_rn(o[i], rows->rescale[(i >> 1) & 1]);
+        }
+    }
+    FORWARD(pack)(x->s, x->p);
+}
+
 /* softmax, values and the next scores, block after block; the tile's blocks start at `step`. */
 MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared shared,
                                 const forward_own *own, mxa_shared q, int step, float *o,
                                 forward_rows *rows)
 {
     const int leader = (dev_thread() & 31) == 0;
-    FORWARD_SCORE s[FORWARD_SCORES];
-    uint32_t p[16];
+    FORWARD(state) x;
 
     mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
-    FORWARD(scores)(s, q, shared + AT_K + STAGE(step) * K_BYTES);
+    FORWARD(scores)(x.s, q, shared + AT_K + STAGE(step) * K_BYTES);
+    FORWARD(factors)(own, RECORDS(STAGE(step)), x.scale);
     wgmma_wait(0);
-    FORWARD_HOLD_SCORES(s);
-    FORWARD(softmax)
-    (params, own, own->own_first, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
-    warp_sync(); /* NOTE: an arrive releases its own lane's reads only; the others read records too
-                  */
+    FORWARD_HOLD_SCORES(x.s);
+    FORWARD(softmax)(params, own, own->own_first, RECORDS(STAGE(step)), x.s, x.scale, rows);
+    warp_sync(); /* every lane has read its records */
     if (leader) {
         mbarrier_arrive(K_EMPTY(STAGE(step)));
     }
-    FORWARD(pack)(s, p);
+    FORWARD(pack)(x.s, x.p);
     step++;
 
     MXA_NO_UNROLL
     for (int j = own->own_first + 1; j < own->own_end; j++, step++) {
-        mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
-        wgmma_hold_u32(p, 16);
-        wgmma_hold_f32(o, ACCUMULATORS);
-        FORWARD(scores)(s, q, shared + AT_K + STAGE(step) * K_BYTES);
-        mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
-        FORWARD(values)(o, p, shared + AT_V + STAGE(step - 1) * V_BYTES);
-        wgmma_wait(1);
-        FORWARD_HOLD_SCORES(s);
-        FORWARD(softmax)
-        (params, own, j, shared + AT_RECORDS + STAGE(step) * RECORD_BYTES, s, rows);
-        warp_sync();
-        if (leader) {
-            mbarrier_arrive(K_EMPTY(STAGE(step)));
-        }
-        wgmma_wait(0);
-        wgmma_hold_u32(p, 16);
-        wgmma_hold_f32(o, ACCUMULATORS);
-        if (leader) {
-            mbarrier_arrive(V_EMPTY(STAGE(step - 1)));
-        }
-        if (rows->raised) {
-            MXA_UNROLL
-            for (int i = 0; i < ACCUMULATORS; i++) {
-                o[i] = mul_rn(o[i], rows->rescale[(i >> 1) & 1]);
-            }
-        }
-        FORWARD(pack)(s, p);
+        FORWARD(block)(params, shared, own, q, j, step, &x, o, rows);
     }
     mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
-    wgmma_hold_u32(p, 16);
+    wgmma_hold_u32(x.p, P_REGISTERS);
     wgmma_hold_f32(o, ACCUMULATORS);
-    FORWARD(values)(o, p, shared + AT_V + STAGE(step - 1) * V_BYTES);
+    FORWARD(values)(o, x.p, shared + AT_V + STAGE(step - 1) * V_BYTES);
     wgmma_wait(0);
     wgmma_hold_f32(o, ACCUMULATORS);
-    wgmma_hold_u32(p, 16);
+    wgmma_hold_u32(x.p, P_REGISTERS);
     if (leader) {
         mbarrier_arrive(V_EMPTY(STAGE(step - 1)));
     }
@@ -414,15 +414,41 @@ MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared sha
         step += own->own_end - own->own_first;
     }
     step = FORWARD(pass_over)(shared, step, own->block_end - own->own_end);
-    const mxa_shared stage = q + 16 * FORWARD_D * (dev_thread_again() >> 5 & 3);
+    const mxa_shared stage = q + 16 * ROW * (dev_thread_again() >> 5 & 3);
     if (params->o_type == MXA_GPU_BF16) {
-        FORWARD(finish)(params, own, stage, MXA_GPU_BF16, o, &rows);
+        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_BF16, o, &rows);
     } else if (params->o_type == MXA_GPU_F16) {
-        FORWARD(finish)(params, own, stage, MXA_GPU_F16, o, &rows);
+        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_F16, o, &rows);
     } else {
-        FORWARD(finish)(params, own, stage, MXA_GPU_F32, o, &rows);
+        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_F32, o, &rows);
     }
     return step;
+}
+
+/* A consumer's tiles; its queries start at `offset` of each. */
+MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared shared, int offset)
+{
+    int step = 0;
+    for (int count = 0;; count++) {
+        const int stage = count & 1;
+        forward_own own;
+        mbarrier_wait(Q_FULL(stage), (uint32_t)(count >> 1) & 1);
+        if (!forward_own_read(params, TILE(stage), offset, TILE_K, &own)) {
+            break;
+        }
+#if FORWARD_SCORES == FORWARD_BF16
+        forward_own_scale_token(params, offset, &own);
+#else
+        forward_own_scale(params, offset, &own);
+#endif
+        step = FORWARD(consume)(params, shared, &own,
+                                shared + AT_Q + stage * Q_BYTES + offset * ROW, step);
+        fence_async_shared(); /* O was staged where TMA writes the next queries */
+        warp_sync();
+        if ((dev_thread() & 31) == 0) {
+            mbarrier_arrive(Q_EMPTY(stage));
+        }
+    }
 }
 
 MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, parameters)
@@ -447,44 +473,22 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
-    /* WHY one word first: a launch with no tile to take ends at once. */
-    const int wide = params->pass != MXA_FORWARD_PASS_ALL && dev_load_global_u32(params->wide) != 0;
-    if (params->pass == MXA_FORWARD_PASS_WIDE && !wide) {
+    if (params->pass == MXA_FORWARD_PASS_REDO &&
+        !forward_tile_marked(params, forward_tile_count(params, params->tile_q, TILE_Q),
+                             (params->tile_q + TILE_Q - 1) / TILE_Q)) {
         return;
     }
     if (warpgroup == 0) {
-#if FORWARD_CONSUMERS == 3
-        setmaxnreg_decrease(32);
-#else
-        setmaxnreg_decrease(40);
-#endif
+        setmaxnreg_decrease(PRODUCER_REGISTERS);
         if (dev_thread() == 0) {
-            FORWARD(load)(params, shared, wide);
+            /* WHY one word first: mostly no tile is beyond the bound. */
+            FORWARD(load)
+            (params, shared,
+             params->pass == MXA_FORWARD_PASS_SMALL && dev_load_global_u32(params->wide) != 0);
         }
     } else {
-#if FORWARD_CONSUMERS == 3
-        setmaxnreg_increase(160);
-#else
-        setmaxnreg_increase(232);
-#endif
-        const int offset = 64 * (warpgroup - 1);
-        int step = 0;
-        for (int count = 0;; count++) {
-            const int stage = count & 1;
-            forward_own own;
-            mbarrier_wait(Q_FULL(stage), (uint32_t)(count >> 1) & 1);
-            if (!forward_own_read(params, TILE(stage), offset, &own)) {
-                break;
-            }
-            step = FORWARD(consume)(
-                params, shared, &own,
-                shared + AT_Q + (uint32_t)stage * Q_BYTES + (uint32_t)offset * FORWARD_D, step);
-            fence_async_shared(); /* O was staged where TMA writes the next queries */
-            warp_sync();
-            if ((dev_thread() & 31) == 0) {
-                mbarrier_arrive(Q_EMPTY(stage));
-            }
-        }
+        setmaxnreg_increase(CONSUMER_REGISTERS);
+        FORWARD(attend)(params, shared, 64 * (warpgroup - 1));
     }
 }
 
@@ -492,8 +496,16 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef FORWARD_PASTE
 #undef FORWARD
 #undef TILE_Q
-#undef ENTRY_Q
 #undef TILE_K
+#undef GROUPS
+#undef ROW
+#undef CHUNKS
+#undef V_WIDTH
+#undef RECORD
+#undef P_REGISTERS
+#undef Q_SCALE_BYTES
+#undef PRODUCER_REGISTERS
+#undef CONSUMER_REGISTERS
 #undef Q_BYTES
 #undef K_BYTES
 #undef V_BYTES
@@ -515,14 +527,17 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef K_EMPTY
 #undef V_FULL
 #undef V_EMPTY
+#undef RECORDS
 #undef ACCUMULATORS
 #undef FORWARD_SCORE
-#undef FORWARD_SCORES
+#undef SCORES
 #undef FORWARD_HOLD_SCORES
 #undef FORWARD_MMA_FIRST
 #undef FORWARD_MMA
-#undef FORWARD_MMA_VALUES
 #undef FORWARD_NAME
 #undef FORWARD_D
-#undef FORWARD_F16
+#undef FORWARD_SCORES
 #undef FORWARD_CONSUMERS
+#undef FORWARD_TILE_K
+#undef FORWARD_STAGES
+#undef FORWARD_MMA_VALUES

@@ -1,11 +1,11 @@
 /* forward_softmax.h: the softmax stage of the Hopper forward, on FP16 and on FP32 scores.
  *
  * A thread holds scores of two rows, g and g + 8 of its warp's 16 (row index 0 and 1 below), in
- * wgmma's accumulator order: 128 keys, columns 8*k + 2*c and the next, c = lane % 4. Scores are
- * payload products; x = score * q_scale * k_scale * softmax_scale * log2(e).
+ * wgmma's accumulator order: columns 8*k + 2*c and the next, c = lane % 4, of 32 keys a group.
+ * Scores are payload products; x = score * q_scale * k_scale * softmax_scale * log2(e).
  *
- * INVARIANT: rows.m is -inf or an integer no smaller than any x seen; it is raised to ceil(max) +
- * HEADROOM, so that P = 2^(x - m + 8) stays within E4M3 and every rescale is a power of two.
+ * INVARIANT: rows.m is -inf or an integer, and every P = 2^(x - m) that leaves this stage is, times
+ * 2^8, within E4M3. m is raised to ceil(max) + HEADROOM, so every rescale is a power of two.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,13 +16,16 @@
 #include "cuda/dev/convert.h"
 #include "cuda/dev/math.h"
 #include "cuda/dev/memory.h"
+#include "cuda/sm90/forward_params.h"
 
 enum {
-    FORWARD_P_LOG2 = 8,  /* P is held times 2^8 */
+    FORWARD_P_LOG2 = 8,  /* P is given to the tensor cores times 2^8; as FP16 it is held as it is */
     FORWARD_HEADROOM = 3 /* WHY 3: 26% of warp tiles rescale without, 0.3% with */
 };
 
 #define FORWARD_MINUS_INF f32_bits(0xFF800000u)
+#define FORWARD_INF       f32_bits(0x7F800000u)
+#define FORWARD_P_MOST    1.75f /* the largest E4M3, in units of 2^8 */
 
 /* Two rows of one thread; l is this thread's share of the row sum, in units of 2^-8. */
 typedef struct forward_rows {
@@ -31,7 +34,7 @@ typedef struct forward_rows {
     int raised;       /* the same in the whole warp */
 } forward_rows;
 
-/* Which of a thread's 32 scores of each row are seen: bit 2*k + e is column 8*k + 2*c + e. */
+/* Which of a thread's scores of each row are seen: bit 2*k + e is column 8*k + 2*c + e. */
 typedef struct forward_span {
     uint32_t seen[2];
 } forward_span;
@@ -45,35 +48,42 @@ MXA_DEVICE uint32_t forward_columns_below(int end, int c)
     return bits <= 0 ? 0 : bits >= 32 ? 0xFFFFFFFFu : (1u << bits) - 1;
 }
 
+/* Row r's maximum becomes `m`. */
+MXA_DEVICE void forward_rise(forward_rows *rows, int r, float m)
+{
+    rows->rescale[r] = m == rows->m[r] ? 1.0f : exp2_approx(rows->m[r] - m);
+    rows->l[r] = mul_rn(rows->l[r], rows->rescale[r]);
+    rows->m[r] = m;
+}
+
+/* Largest t of the four lanes that share a row. */
+MXA_DEVICE float forward_row_max(float t)
+{
+    t = max_f32(t, shuffle_xor_f32(t, 1));
+    return max_f32(t, shuffle_xor_f32(t, 2));
+}
+
 /* m >= t for both rows; t is this thread's maximum. Shuffles only when some row of the warp must
  * rise. */
 MXA_DEVICE void forward_raise(forward_rows *rows, float t0, float t1)
 {
     rows->raised = warp_any(t0 > rows->m[0] || t1 > rows->m[1]);
     if (rows->raised) {
-        t0 = max_f32(t0, shuffle_xor_f32(t0, 1));
-        t1 = max_f32(t1, shuffle_xor_f32(t1, 1));
-        t0 = max_f32(t0, shuffle_xor_f32(t0, 2));
-        t1 = max_f32(t1, shuffle_xor_f32(t1, 2));
-        float m0 = t0 > rows->m[0] ? ceil_f32(t0) + (float)FORWARD_HEADROOM : rows->m[0];
-        float m1 = t1 > rows->m[1] ? ceil_f32(t1) + (float)FORWARD_HEADROOM : rows->m[1];
-        rows->rescale[0] = m0 == rows->m[0] ? 1.0f : exp2_approx(rows->m[0] - m0);
-        rows->rescale[1] = m1 == rows->m[1] ? 1.0f : exp2_approx(rows->m[1] - m1);
-        rows->l[0] = mul_rn(rows->l[0], rows->rescale[0]);
-        rows->l[1] = mul_rn(rows->l[1], rows->rescale[1]);
-        rows->m[0] = m0;
-        rows->m[1] = m1;
+        t0 = forward_row_max(t0);
+        t1 = forward_row_max(t1);
+        forward_rise(rows, 0, t0 > rows->m[0] ? ceil_f32(t0) + FORWARD_HEADROOM : rows->m[0]);
+        forward_rise(rows, 1, t1 > rows->m[1] ? ceil_f32(t1) + FORWARD_HEADROOM : rows->m[1]);
     }
 }
 
-/* 8 - m, and 0 for a row that has seen no key: exp2(-inf + 0) is 0, -inf - -inf would be NaN. */
-MXA_DEVICE float forward_base(float m)
+/* log2 - m, and 0 for a row that has seen no key: exp2(-inf + 0) is 0, -inf - -inf would be NaN. */
+MXA_DEVICE float forward_base(float m, int log2)
 {
-    return m == FORWARD_MINUS_INF ? 0.0f : (float)FORWARD_P_LOG2 - m;
+    return m == FORWARD_MINUS_INF ? 0.0f : (float)log2 - m;
 }
 
-/* Factor from a score to a logit in log2 units, for each key group. q_scale includes softmax_scale
- * * log2(e) and is positive. */
+/* Factor from a score to a logit in log2 units, for each of four key groups. q_scale includes
+ * softmax_scale * log2(e) and is positive. */
 MXA_DEVICE void forward_scales_f16(mxa_shared record, float q_scale, uint32_t *scale)
 {
     MXA_UNROLL
@@ -99,9 +109,8 @@ MXA_DEVICE void forward_mask_f16(uint32_t *s, const forward_span *span, uint32_t
     }
 }
 
-/* Scores to P, in place. record: of the block's first key group; three more follow it. */
-MXA_DEVICE void forward_softmax_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
-                                    const uint32_t *scale)
+/* m >= every logit of the block. */
+MXA_DEVICE void forward_raise_f16(const uint32_t *s, forward_rows *rows, const uint32_t *scale)
 {
     uint32_t top0 = 0xFC00FC00u, top1 = 0xFC00FC00u;
     MXA_UNROLL
@@ -114,9 +123,15 @@ MXA_DEVICE void forward_softmax_f16(uint32_t *s, forward_rows *rows, mxa_shared 
     }
     forward_raise(rows, max_f32(f32_from_f16_low(top0), f32_from_f16_high(top0)),
                   max_f32(f32_from_f16_low(top1), f32_from_f16_high(top1)));
+}
 
-    uint32_t base0 = f16x2_from_f32(forward_base(rows->m[0]));
-    uint32_t base1 = f16x2_from_f32(forward_base(rows->m[1]));
+/* Logits to P of the maximum as it stands, in place; t: this thread's sums of the block. record: of
+ * the block's first key group; three more follow it. */
+MXA_DEVICE void forward_exp_f16(uint32_t *s, const forward_rows *rows, mxa_shared record,
+                                const uint32_t *scale, float *t)
+{
+    uint32_t base0 = f16x2_from_f32(forward_base(rows->m[0], 0));
+    uint32_t base1 = f16x2_from_f32(forward_base(rows->m[1], 0));
     uint32_t sum0 = 0, sum1 = 0;
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {
@@ -133,24 +148,99 @@ MXA_DEVICE void forward_softmax_f16(uint32_t *s, forward_rows *rows, mxa_shared 
         sum0 = g == 0 ? mul_f16x2(a, v.y) : fma_f16x2(a, v.y, sum0);
         sum1 = g == 0 ? mul_f16x2(b, v.y) : fma_f16x2(b, v.y, sum1);
     }
-    rows->l[0] = add_rn(rows->l[0], add_rn(f32_from_f16_low(sum0), f32_from_f16_high(sum0)));
-    rows->l[1] = add_rn(rows->l[1], add_rn(f32_from_f16_low(sum1), f32_from_f16_high(sum1)));
+    t[0] = add_rn(f32_from_f16_low(sum0), f32_from_f16_high(sum0));
+    t[1] = add_rn(f32_from_f16_low(sum1), f32_from_f16_high(sum1));
 }
 
-/* P to A operands: register i of group g, in the key order of the private V. */
-MXA_DEVICE void forward_pack_f16(const uint32_t *s, uint32_t *p)
+MXA_DEVICE void forward_add_f16(forward_rows *rows, const float *t)
 {
+    const float one = (float)(1 << FORWARD_P_LOG2);
+    rows->l[0] = fma_rn(t[0], one, rows->l[0]);
+    rows->l[1] = fma_rn(t[1], one, rows->l[1]);
+}
+
+/* Scores to P, in place, the maximum raised first. */
+MXA_DEVICE void forward_softmax_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
+                                    const uint32_t *scale)
+{
+    float t[2];
+    forward_raise_f16(s, rows, scale);
+    forward_exp_f16(s, rows, record, scale, t);
+    forward_add_f16(rows, t);
+}
+
+/* Moves row r down by `binades` >= 0: the maximum up, this block's P and sum to the new one. */
+MXA_DEVICE void forward_lower_f16(uint32_t *s, forward_rows *rows, float *t, int r, float binades)
+{
+    uint32_t factor = f16x2_from_f32(exp2_approx(-binades));
+    forward_rise(rows, r, add_rn(rows->m[r], binades));
+    t[r] = mul_rn(t[r], rows->rescale[r]);
     MXA_UNROLL
-    for (int i = 0; i < 16; i++) {
-        int from = 8 * (i >> 2) + 4 * ((i >> 1) & 1) + (i & 1);
-        p[i] = e4m3x4_from_f16x2(s[from], s[from + 2]);
+    for (int i = r; i < 32; i += 2) {
+        s[i] = mul_f16x2(s[i], factor);
     }
 }
 
-MXA_DEVICE void forward_mask_f32(float *s, const forward_span *span)
+/* Where some P may be beyond E4M3: raises the maximum after the fact, which changes each P by an
+ * exact power of two. Returns 0 when FP16 could not hold one: a jump of more than 15 binades. */
+MXA_DEVICE int forward_mend_f16(uint32_t *s, forward_rows *rows, mxa_shared record, float *t)
+{
+    uint32_t top0 = 0, top1 = 0;
+    MXA_UNROLL
+    for (int g = 0; g < 4; g++) {
+        const uint32_t *x = s + 8 * g;
+        uint32_t undo = dev_load_shared_u32(record + 16 * (uint32_t)g + 12);
+        uint32_t a = max_f16x2(max_f16x2(x[0], x[2]), max_f16x2(x[4], x[6]));
+        uint32_t b = max_f16x2(max_f16x2(x[1], x[3]), max_f16x2(x[5], x[7]));
+        top0 = max_f16x2(top0, mul_f16x2(a, undo));
+        top1 = max_f16x2(top1, mul_f16x2(b, undo));
+    }
+    const int held = !(t[0] == FORWARD_INF || t[1] == FORWARD_INF);
+    float most0 = forward_row_max(max_f32(f32_from_f16_low(top0), f32_from_f16_high(top0)));
+    float most1 = forward_row_max(max_f32(f32_from_f16_low(top1), f32_from_f16_high(top1)));
+    float up0 = ceil_f32(log2_approx(most0)) + (float)FORWARD_HEADROOM;
+    float up1 = ceil_f32(log2_approx(most1)) + (float)FORWARD_HEADROOM;
+    forward_lower_f16(s, rows, t, 0, most0 > 1.0f && most0 < FORWARD_INF ? up0 : 0.0f);
+    forward_lower_f16(s, rows, t, 1, most1 > 1.0f && most1 < FORWARD_INF ? up1 : 0.0f);
+    return held;
+}
+
+/* The same with the maximum as it was, where each row has one. WHY: finding it takes a tenth of the
+ * instructions, and exp2 waits for it. Returns 0 when the tile must be done again. */
+MXA_DEVICE int forward_softmax_late_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
+                                        const uint32_t *scale)
+{
+    float t[2];
+    int held = 1;
+    forward_exp_f16(s, rows, record, scale, t);
+    /* A sum of P that E4M3 holds has no term that it does not; a NaN stays one. */
+    rows->raised = warp_any(t[0] > FORWARD_P_MOST || t[1] > FORWARD_P_MOST);
+    if (rows->raised) {
+        held = forward_mend_f16(s, rows, record, t);
+    }
+    forward_add_f16(rows, t);
+    return held;
+}
+
+/* P to A operands: register i of group g, in the key order of the private V. FP16 has the exponents
+ * of E4M3 times 2^-8, its subnormals too: the code is the bits less seven of the fraction. WHY not
+ * the conversion: it shares its pipe with exp2. Ties go up in even columns and down in odd ones. A
+ * NaN may become a number here; the row's sum has it. */
+MXA_DEVICE void forward_pack_f16(const uint32_t *s, uint32_t *p)
+{
+    const uint32_t half = 0x003F0040; /* of an E4M3 unit, each column */
+    MXA_UNROLL
+    for (int i = 0; i < 16; i++) {
+        int from = 8 * (i >> 2) + 4 * ((i >> 1) & 1) + (i & 1);
+        p[i] = permute_bytes(2 * s[from] + 2 * half, 2 * s[from + 2] + 2 * half, 0x7531);
+    }
+}
+
+/* FP32 scores, `groups` groups of 32 keys (16 scores each). */
+MXA_DEVICE void forward_mask_f32(float *s, int groups, const forward_span *span)
 {
     MXA_UNROLL
-    for (int r = 0; r < 64; r++) {
+    for (int r = 0; r < 16 * groups; r++) {
         int bit = 2 * (r >> 2) + (r & 1);
         if (!(span->seen[(r >> 1) & 1] >> bit & 1)) {
             s[r] = FORWARD_MINUS_INF;
@@ -158,65 +248,144 @@ MXA_DEVICE void forward_mask_f32(float *s, const forward_span *span)
     }
 }
 
-/* Scores to logits in log2 units; softcap > 0 caps them. q_scale includes softmax_scale *
- * log2(e). */
-MXA_DEVICE void forward_logits_f32(float *s, mxa_shared record, float q_scale, float softcap_log2e)
+/* Caps logits in log2 units. */
+MXA_DEVICE void forward_softcap_f32(float *s, int groups, float softcap_log2e)
+{
+    if (softcap_log2e > 0.0f) {
+        float inverse = reciprocal_rn(softcap_log2e);
+        MXA_UNROLL
+        for (int r = 0; r < 16 * groups; r++) {
+            s[r] = mul_rn(softcap_log2e, tanh_approx(mul_rn(s[r], inverse)));
+        }
+    }
+}
+
+/* Scores to logits in log2 units. q_scale includes softmax_scale * log2(e). */
+MXA_DEVICE void forward_logits_f32(float *s, int groups, mxa_shared record, float q_scale)
 {
     MXA_UNROLL
-    for (int g = 0; g < 4; g++) {
+    for (int g = 0; g < groups; g++) {
         float scale = mul_rn(q_scale, dev_load_shared_f32(record + 16 * (uint32_t)g));
         MXA_UNROLL
         for (int r = 0; r < 16; r++) {
             s[16 * g + r] = mul_rn(s[16 * g + r], scale);
         }
     }
-    if (softcap_log2e > 0.0f) {
-        float inverse = reciprocal_rn(softcap_log2e);
+}
+
+/* The same where each token has its scale; q_scale of the two rows. */
+MXA_DEVICE void forward_logits_token(float *s, int groups, mxa_shared record, const float *q_scale)
+{
+    const uint32_t c = (uint32_t)(dev_thread_again() & 3);
+    MXA_UNROLL
+    for (int k = 0; k < 4 * groups; k++) {
+        mxa_u32x2 of =
+            dev_load_shared_u32x2(record + (uint32_t)(k >> 2) * MXA_FORWARD_TOKEN_RECORD +
+                                  32 * (uint32_t)(k & 3) + 8 * c);
         MXA_UNROLL
-        for (int r = 0; r < 64; r++) {
-            s[r] = mul_rn(softcap_log2e, tanh_approx(mul_rn(s[r], inverse)));
+        for (int e = 0; e < 2; e++) {
+            float k_scale = f32_bits(e ? of.y : of.x);
+            s[4 * k + e] = mul_rn(s[4 * k + e], mul_rn(q_scale[0], k_scale));
+            s[4 * k + 2 + e] = mul_rn(s[4 * k + 2 + e], mul_rn(q_scale[1], k_scale));
         }
     }
 }
 
-/* Logits to P, in place. */
-MXA_DEVICE void forward_softmax_f32(float *s, forward_rows *rows, mxa_shared record)
+MXA_DEVICE void forward_raise_f32(const float *s, int groups, forward_rows *rows)
 {
     float t0 = FORWARD_MINUS_INF, t1 = FORWARD_MINUS_INF;
     MXA_UNROLL
-    for (int r = 0; r < 64; r += 4) {
+    for (int r = 0; r < 16 * groups; r += 4) {
         t0 = max_f32(t0, max_f32(s[r], s[r + 1]));
         t1 = max_f32(t1, max_f32(s[r + 2], s[r + 3]));
     }
     forward_raise(rows, t0, t1);
-    float base0 = forward_base(rows->m[0]), base1 = forward_base(rows->m[1]);
+}
+
+/* 16 logits to P, in place; adds their sums, times `undo`, to l. */
+MXA_DEVICE void forward_exp_f32(float *x, forward_rows *rows, float c0, float c1, float undo)
+{
+    float sum0 = 0.0f, sum1 = 0.0f;
     MXA_UNROLL
-    for (int g = 0; g < 4; g++) {
-        float *x = s + 16 * g;
+    for (int r = 0; r < 16; r += 4) {
+        x[r] = exp2_approx(add_rn(x[r], c0));
+        x[r + 1] = exp2_approx(add_rn(x[r + 1], c0));
+        x[r + 2] = exp2_approx(add_rn(x[r + 2], c1));
+        x[r + 3] = exp2_approx(add_rn(x[r + 3], c1));
+        sum0 = add_rn(sum0, add_rn(x[r], x[r + 1]));
+        sum1 = add_rn(sum1, add_rn(x[r + 2], x[r + 3]));
+    }
+    rows->l[0] = fma_rn(sum0, undo, rows->l[0]);
+    rows->l[1] = fma_rn(sum1, undo, rows->l[1]);
+}
+
+/* Logits to P, in place. */
+MXA_DEVICE void forward_softmax_f32(float *s, int groups, forward_rows *rows, mxa_shared record)
+{
+    forward_raise_f32(s, groups, rows);
+    float base0 = forward_base(rows->m[0], FORWARD_P_LOG2);
+    float base1 = forward_base(rows->m[1], FORWARD_P_LOG2);
+    MXA_UNROLL
+    for (int g = 0; g < groups; g++) {
         float shift = dev_load_shared_f32(record + 16 * (uint32_t)g + 4);
         float undo = f32_from_f16_low(dev_load_shared_u32(record + 16 * (uint32_t)g + 12));
-        float c0 = add_rn(base0, shift), c1 = add_rn(base1, shift);
-        float sum0 = 0.0f, sum1 = 0.0f;
-        MXA_UNROLL
-        for (int r = 0; r < 16; r += 4) {
-            x[r] = exp2_approx(add_rn(x[r], c0));
-            x[r + 1] = exp2_approx(add_rn(x[r + 1], c0));
-            x[r + 2] = exp2_approx(add_rn(x[r + 2], c1));
-            x[r + 3] = exp2_approx(add_rn(x[r + 3], c1));
-            sum0 = add_rn(sum0, add_rn(x[r], x[r + 1]));
-            sum1 = add_rn(sum1, add_rn(x[r + 2], x[r + 3]));
-        }
-        rows->l[0] = fma_rn(sum0, undo, rows->l[0]);
-        rows->l[1] = fma_rn(sum1, undo, rows->l[1]);
+        forward_exp_f32(s + 16 * g, rows, add_rn(base0, shift), add_rn(base1, shift), undo);
     }
 }
 
-MXA_DEVICE void forward_pack_f32(const float *s, uint32_t *p)
+/* A row that sees a key whose V has a NaN gets a NaN P, a row that does not see it gets none.
+ * `nan`: keys of the group as bits. */
+MXA_DEVICE void forward_poison(float *x, uint32_t nan, uint32_t seen)
+{
+    const int c = dev_thread_again() & 3;
+    MXA_UNROLL
+    for (int r = 0; r < 16; r++) {
+        int key = 8 * (r >> 2) + (r & 1) + 2 * c;
+        if ((nan >> key & 1) && (seen >> r & 1)) {
+            x[r] = f32_bits(0x7FFFFFFFu);
+        }
+    }
+}
+
+/* The same without exponents of V. */
+MXA_DEVICE void forward_softmax_token(float *s, int groups, forward_rows *rows, mxa_shared record)
+{
+    forward_raise_f32(s, groups, rows);
+    float base0 = forward_base(rows->m[0], FORWARD_P_LOG2);
+    float base1 = forward_base(rows->m[1], FORWARD_P_LOG2);
+    MXA_UNROLL
+    for (int g = 0; g < groups; g++) {
+        float *x = s + 16 * g;
+        uint32_t nan = dev_load_shared_u32(record + (uint32_t)g * MXA_FORWARD_TOKEN_RECORD + 128);
+        uint32_t seen = 0;
+        if (nan) {
+            MXA_UNROLL
+            for (int r = 0; r < 16; r++) {
+                seen |= x[r] == FORWARD_MINUS_INF ? 0u : 1u << r;
+            }
+        }
+        forward_exp_f32(x, rows, base0, base1, 1.0f);
+        if (nan) {
+            forward_poison(x, nan, seen);
+        }
+    }
+}
+
+MXA_DEVICE void forward_pack_f32(const float *s, int groups, uint32_t *p)
 {
     MXA_UNROLL
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 4 * groups; i++) {
         const float *x = s + 16 * (i >> 2) + 8 * ((i >> 1) & 1) + 2 * (i & 1);
         p[i] = e4m3x4_from_f32(x[0], x[1], x[4], x[5]);
+    }
+}
+
+/* The same in BF16, keys in their order. */
+MXA_DEVICE void forward_pack_bf16(const float *s, int groups, uint32_t *p)
+{
+    MXA_UNROLL
+    for (int i = 0; i < 8 * groups; i++) {
+        p[i] = bf16x2_from_f32x2(s[2 * i], s[2 * i + 1]);
     }
 }
 

@@ -11,9 +11,9 @@
 #include "cuda/sm90/forward_params.h"
 #include "cuda/sm90/forward_softmax.h"
 
-/* One tile, as the producer finds it. Blocks are of MXA_FORWARD_TILE_K keys, from the sequence's
- * start. */
+/* One tile, as the producer finds it. Blocks are of tile_k keys, from the sequence's start. */
 typedef struct forward_tile {
+    int entry; /* of the work list */
     int sequence, head;
     int first;            /* first query, from the sequence's start */
     int q_row, k_row;     /* of the tile, and of the sequence, in the private copies */
@@ -29,10 +29,10 @@ typedef struct forward_tile {
 enum {
     FORWARD_TILE_BLOCKS = 0,   /* block_first, block_end, first (-1: no more tiles), q_end */
     FORWARD_TILE_VISIBLE = 16, /* diagonal, k_used, sequence, head */
-    FORWARD_TILE_OUT = 32,     /* q_outer, q_first, v_scale (FP32) */
-    FORWARD_TILE_SCALES = 48,  /* six records of q_scale */
-    FORWARD_TILE_MEAN = 144,   /* FP32 [D], where v has a mean */
-    FORWARD_TILE_BYTES = 656
+    FORWARD_TILE_OUT = 32,     /* q_outer, q_first, v_scale (FP32), entry */
+    FORWARD_TILE_SCALES = 48,  /* records of q_scale; with a scale for each token FP32 [128] */
+    FORWARD_TILE_MEAN = 560,   /* FP32 [Dv], where v has a mean */
+    FORWARD_TILE_BYTES = 1584
 };
 
 /* What one warpgroup's 64 rows, and one thread, need of it in the loop. */
@@ -42,7 +42,7 @@ typedef struct forward_own {
     int block_first, block_end; /* of the tile */
     int own_first, own_end;     /* blocks that these rows see */
     int full_first, full_end;   /* those that they see whole */
-    float q_scale;              /* 2^exponent * softmax_scale * log2(e) */
+    float q_scale[2];           /* 2^exponent * softmax_scale * log2(e) of this thread's rows */
 } forward_own;
 
 /* Pieces of all entries. WHY the last round's tiles are not cut in two where that round is half
@@ -76,10 +76,10 @@ MXA_DEVICE void forward_visible(const mxa_forward_params *params, int diagonal, 
 }
 
 /* Blocks from *first to *end cover keys low..high; none: *first == *end. */
-MXA_DEVICE void forward_blocks(int low, int high, int *first, int *end)
+MXA_DEVICE void forward_blocks(int tile_k, int low, int high, int *first, int *end)
 {
-    *first = low / MXA_FORWARD_TILE_K;
-    *end = high < low ? *first : high / MXA_FORWARD_TILE_K + 1;
+    *first = low / tile_k;
+    *end = high < low ? *first : high / tile_k + 1;
 }
 
 /* The CTA's `round`th piece. WHY back and forth: pieces come longest first; dealt in one direction,
@@ -90,15 +90,62 @@ MXA_DEVICE int forward_tile_index(int round)
     return round * dev_grid_x() + (round & 1 ? dev_grid_x() - 1 - block : block);
 }
 
-/* Fills the tile. 0: this launch skips the tile (wide: it has to look). An
- * entry of tile_q queries is worked on in pieces of piece_q. */
+/* Whether this launch takes the tile. The first of two marks the others in `redo`. wide: the caller
+ * found that some tile is beyond the FP16 bound. */
+MXA_DEVICE int forward_tile_taken(const mxa_forward_params *params, int wide,
+                                  const forward_tile *tile)
+{
+    mxa_global mark = params->redo + 4 * (uint64_t)tile->entry;
+    if (params->pass == MXA_FORWARD_PASS_ALL) {
+        return 1;
+    }
+    if (params->pass == MXA_FORWARD_PASS_REDO) {
+        return dev_load_global_u32(mark) != 0;
+    }
+    int small = 1;
+    if (wide) {
+        uint64_t kv_heads = (uint64_t)(params->heads / params->group);
+        float q = dev_load_global_f32(
+            params->q_norm +
+            4 * ((uint64_t)tile->sequence * (uint64_t)params->heads + (uint64_t)tile->head));
+        float k =
+            dev_load_global_f32(params->k_norm + 4 * ((uint64_t)tile->sequence * kv_heads +
+                                                      (uint64_t)(tile->head / params->group)));
+        float bound = mul_rn(mul_rn(q, k), params->scale_log2e);
+        small = bound < (float)(1 << MXA_FORWARD_BOUND_LOG2) &&
+                bound > -(float)(1 << MXA_FORWARD_BOUND_LOG2);
+    }
+    dev_store_global_u32(mark, (uint32_t)!small);
+    return small;
+}
+
+/* Whether the second launch has anything to do in this CTA; the whole warp. */
+MXA_DEVICE int forward_tile_marked(const mxa_forward_params *params, int pieces,
+                                   int pieces_of_entry)
+{
+    int any = 0;
+    for (int first = 0; first * dev_grid_x() < pieces; first += 32) {
+        int index = forward_tile_index(first + (dev_thread() & 31));
+        int marked = 0;
+        if (index < pieces) {
+            marked =
+                dev_load_global_u32(params->redo + 4 * (uint64_t)(index / pieces_of_entry)) != 0;
+        }
+        any |= warp_any(marked);
+    }
+    return any;
+}
+
+/* Fills the tile; 0 when it is empty. An entry of tile_q queries is worked on in pieces of piece_q,
+ * each in blocks of tile_k keys. */
 MXA_DEVICE int forward_tile_find(const mxa_forward_params *params, int index, int tile_q,
-                                 int piece_q, int wide, forward_tile *tile)
+                                 int piece_q, int tile_k, forward_tile *tile)
 {
     const mxa_gpu_batch *batch = &params->batch;
     const int pieces = (tile_q + piece_q - 1) / piece_q;
     const int piece = index % pieces;
     index /= pieces;
+    tile->entry = index;
     if (batch->tiles == 0) {
         int pairs = batch->batch * params->heads;
         int pair;
@@ -146,20 +193,7 @@ MXA_DEVICE int forward_tile_find(const mxa_forward_params *params, int index, in
     int low, high;
     forward_visible(params, tile->diagonal, tile->k_used, tile->first, tile->q_end - 1, &low,
                     &high);
-    forward_blocks(low, high, &tile->block_first, &tile->block_end);
-    if (wide) {
-        uint64_t kv_heads = (uint64_t)(params->heads / params->group);
-        float q = dev_load_global_f32(
-            params->q_norm +
-            4 * ((uint64_t)tile->sequence * (uint64_t)params->heads + (uint64_t)tile->head));
-        float k =
-            dev_load_global_f32(params->k_norm + 4 * ((uint64_t)tile->sequence * kv_heads +
-                                                      (uint64_t)(tile->head / params->group)));
-        float bound = mul_rn(mul_rn(q, k), params->scale_log2e);
-        int small = bound < (float)(1 << MXA_FORWARD_BOUND_LOG2) &&
-                    bound > -(float)(1 << MXA_FORWARD_BOUND_LOG2);
-        return small == (params->pass == MXA_FORWARD_PASS_SMALL);
-    }
+    forward_blocks(tile_k, low, high, &tile->block_first, &tile->block_end);
     return 1;
 }
 
@@ -174,7 +208,9 @@ MXA_DEVICE void forward_tile_write(const mxa_forward_params *params, const forwa
     mxa_u32x4 visible = {(uint32_t)tile->diagonal, (uint32_t)tile->k_used, (uint32_t)tile->sequence,
                          (uint32_t)tile->head};
     mxa_u32x4 out = {(uint32_t)tile->q_outer, (uint32_t)tile->q_first,
-                     dev_load_global_u32(params->v_scale + 4 * pair), 0};
+                     params->v_scale ? dev_load_global_u32(params->v_scale + 4 * pair)
+                                     : 0x3F800000u,
+                     (uint32_t)tile->entry};
     dev_store_shared_u32x4(at + FORWARD_TILE_BLOCKS, blocks);
     dev_store_shared_u32x4(at + FORWARD_TILE_VISIBLE, visible);
     dev_store_shared_u32x4(at + FORWARD_TILE_OUT, out);
@@ -183,7 +219,7 @@ MXA_DEVICE void forward_tile_write(const mxa_forward_params *params, const forwa
 /* Reads what belongs to one warpgroup (queries from `offset` of the tile) and one thread. 0: there
  * is no more tile. */
 MXA_DEVICE int forward_own_read(const mxa_forward_params *params, mxa_shared at, int offset,
-                                forward_own *own)
+                                int tile_k, forward_own *own)
 {
     mxa_u32x4 blocks = dev_load_shared_u32x4(at + FORWARD_TILE_BLOCKS);
     mxa_u32x4 visible = dev_load_shared_u32x4(at + FORWARD_TILE_VISIBLE);
@@ -198,7 +234,7 @@ MXA_DEVICE int forward_own_read(const mxa_forward_params *params, mxa_shared at,
     own->block_first = (int)blocks.x;
     own->block_end = (int)blocks.y;
     forward_visible(params, diagonal, k_used, first, last, &low, &high);
-    forward_blocks(low, high, &own->own_first, &own->own_end);
+    forward_blocks(tile_k, low, high, &own->own_first, &own->own_end);
     if (last < first) {
         own->own_first = own->own_end = own->block_first;
     }
@@ -206,14 +242,30 @@ MXA_DEVICE int forward_own_read(const mxa_forward_params *params, mxa_shared at,
     own->own_end = forward_max(forward_min(own->own_end, own->block_end), own->own_first);
     /* Keys that all 64 rows see: the last row's first to the first row's last. */
     forward_visible(params, diagonal, k_used, first + 63, first, &full_low, &full_high);
-    own->full_first = (full_low + MXA_FORWARD_TILE_K - 1) / MXA_FORWARD_TILE_K;
-    own->full_end = forward_max(full_high + 1, 0) / MXA_FORWARD_TILE_K;
-
-    int warp = dev_thread() >> 5 & 3; /* its 16 rows lie in one group of 32 */
-    uint32_t record = (uint32_t)(offset + 16 * warp) / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
-    own->q_scale =
-        mul_rn(dev_load_shared_f32(at + FORWARD_TILE_SCALES + record), params->scale_log2e);
+    own->full_first = (full_low + tile_k - 1) / tile_k;
+    own->full_end = forward_max(full_high + 1, 0) / tile_k;
     return 1;
+}
+
+/* One factor for the 16 rows of a warp, which lie in one group of 32. */
+MXA_DEVICE void forward_own_scale(const mxa_forward_params *params, int offset, forward_own *own)
+{
+    int warp = dev_thread() >> 5 & 3;
+    uint32_t record = (uint32_t)(offset + 16 * warp) / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
+    own->q_scale[0] = own->q_scale[1] =
+        mul_rn(dev_load_shared_f32(own->tile + FORWARD_TILE_SCALES + record), params->scale_log2e);
+}
+
+/* A factor for each of this thread's rows. */
+MXA_DEVICE void forward_own_scale_token(const mxa_forward_params *params, int offset,
+                                        forward_own *own)
+{
+    int row = offset + 16 * (dev_thread() >> 5 & 3) + (dev_thread() >> 2 & 7);
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        mxa_shared at = own->tile + FORWARD_TILE_SCALES + 4 * (uint32_t)(row + 8 * r);
+        own->q_scale[r] = mul_rn(dev_load_shared_f32(at), params->scale_log2e);
+    }
 }
 
 /* The first of this thread's two queries; the other is 8 further. */
@@ -237,37 +289,6 @@ MXA_DEVICE void forward_tile_span(const mxa_forward_params *params, const forwar
         span->seen[r] =
             forward_columns_below(high + 1 - key, c) & ~forward_columns_below(low - key, c);
         hold_u32(&span->seen[r]);
-    }
-}
-
-/* What a row's maximum and sum come to. */
-typedef struct forward_row_result {
-    float scale;  /* accumulator to O */
-    float weight; /* sum of P: 1 without a sink */
-    float lse;
-    int empty; /* no key seen: O is 0 */
-} forward_row_result;
-
-MXA_DEVICE void forward_finish_row(const mxa_forward_params *params, int head, float v_scale,
-                                   float m, float l, forward_row_result *result)
-{
-    const float ln2 = 0.69314718055994531f, log2e = 1.44269504088896341f;
-    result->empty = m == FORWARD_MINUS_INF && l == 0.0f;
-    result->weight = 1.0f;
-    float total = l;
-    if (params->sink) {
-        float sink = mul_rn(dev_load_global_f32(params->sink + 4 * (uint64_t)head), log2e);
-        float top = max_f32(m, ceil_f32(sink));
-        float shrink = m == FORWARD_MINUS_INF ? 0.0f : exp2_approx(m - top);
-        l = mul_rn(l, shrink);
-        total = add_rn(l, exp2_approx(sink - top + (float)FORWARD_P_LOG2));
-        result->weight = l / total;
-        result->scale = mul_rn(v_scale, shrink) / total;
-        result->lse = mul_rn(top + log2_approx(total) - (float)FORWARD_P_LOG2, ln2);
-    } else {
-        result->scale = v_scale / total;
-        result->lse = result->empty ? FORWARD_MINUS_INF
-                                    : mul_rn(m + log2_approx(total) - (float)FORWARD_P_LOG2, ln2);
     }
 }
 

@@ -6,31 +6,18 @@
  *   about 2^10 (q, k) or 2^14 (v) below the group's largest, which lose trailing bits.
  *
  * A thread holds 8 elements of 4 tokens: neighbouring threads read 16 bytes each of one token's
- * row, and four loads are in flight. D threads make one group of 32 tokens.
+ * row, and four loads are in flight. `width` threads (64, 128 or 256, at least D) make one group of
+ * 32 tokens; `dims` is D, a constant where width is D.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/common/load.h"
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
+#include "cuda/sm90/prepare_fold.h"
 
 /* Shared memory: reduction words; then v's transposed tile, or the column sums. */
-enum { AT_REDUCE = 0, AT_SCALES = 240, AT_TILE = 256 };
-
-#define NOT_FINITE 0x7F800000u
-
-MXA_DEVICE uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-MXA_DEVICE uint32_t warp_max(uint32_t x)
-{
-    for (int mask = 1; mask < 32; mask <<= 1) {
-        x = max_u32(x, shuffle_xor_u32(x, mask));
-    }
-    return x;
-}
+enum { AT_REDUCE = 0, AT_SCALES = 1024, AT_TILE = 1056 };
 
 /* Largest of `x` over the lanes that agree modulo `step`, and over `warps` warps from `first` on.
  * All threads of the CTA. */
@@ -53,74 +40,11 @@ MXA_DEVICE uint32_t reduce_max(mxa_shared shared, uint32_t x, int step, int firs
     return x;
 }
 
-/* Bits of the largest magnitude of `count` values; above NOT_FINITE when one is NaN. */
-MXA_DEVICE uint32_t largest(const float *x, int count)
-{
-    float top = 0.0f;
-    MXA_UNROLL
-    for (int i = 0; i < count; i++) {
-        top = max_abs_nan_f32(top, x[i]);
-    }
-    return bits_f32(top);
-}
-
-/* E8M0 byte of a block of E4M3: docs/format.md, rounding. */
-MXA_DEVICE uint32_t scale_byte(uint32_t amax, int floor_rule)
-{
-    if (amax > NOT_FINITE) {
-        return 255;
-    }
-    if (amax == NOT_FINITE) {
-        return 254;
-    }
-    int byte = (int)(amax >> 23) - 8 + (!floor_rule && (amax & 0x7FFFFF) > 0x600000);
-    return byte < 0 ? 0 : (uint32_t)byte;
-}
-
-/* 2^-exponent, exponent in [-127, 127]: a product with it rounds only what E4M3 holds as 0. */
-MXA_DEVICE float inverse_power(int exponent)
-{
-    return load_power((uint32_t)(127 - exponent));
-}
-
-/* Smallest exponent e with amax / 2^e <= 1.75 * 2^8 (v), or <= 1.875 * 2^3 = 15 (q, k). */
-MXA_DEVICE int fold_exponent(uint32_t amax, int is_v)
-{
-    int e = (int)(amax >> 23) - 127;
-    e += is_v ? -8 + ((amax & 0x7FFFFF) > 0x600000) : -3 + ((amax & 0x7FFFFF) > 0x700000);
-    return e < -126 ? -126 : e;
-}
-
 /* Packed FP16 of 8 elements of 4 tokens, and the group's exponent. */
 typedef struct prepare_folded {
     uint32_t h[16]; /* x / 2^exponent: token i's pairs are h[4*i..] */
     int exponent;   /* or MXA_EXPONENT_NONE, then h is not set */
 } prepare_folded;
-
-/* A block's exponent, and the factor onto E4M3's range; *most is its largest magnitude after
- * rounding: rounding keeps order, so that is its largest value's. */
-MXA_DEVICE int block_scale(uint32_t amax, int floor_rule, float *inverse, uint32_t *most)
-{
-    uint32_t byte = scale_byte(amax, floor_rule);
-    int exponent = (int)byte - 127;
-    *inverse = byte == 255 ? f32_bits(0x7FC00000u) : inverse_power(exponent);
-    float top = mul_rn(f32_bits(amax), *inverse);
-    float code = f32_from_f16_low(f16x2_from_fp8x2(e4m3x4_from_f32(top, top, top, top), 0));
-    *most = bits_f32(mul_rn(code, load_power(byte))) & 0x7FFFFFFFu;
-    return exponent;
-}
-
-/* Eight values as E4M3 codes of a block, held in FP16. */
-MXA_DEVICE void block_round(const float *x, float inverse, uint32_t *h)
-{
-    MXA_UNROLL
-    for (int j = 0; j < 8; j += 4) {
-        uint32_t codes = e4m3x4_from_f32(mul_rn(x[j], inverse), mul_rn(x[j + 1], inverse),
-                                         mul_rn(x[j + 2], inverse), mul_rn(x[j + 3], inverse));
-        h[j / 2] = f16x2_from_fp8x2(codes, 0);
-        h[j / 2 + 1] = f16x2_from_fp8x2(codes >> 16, 0);
-    }
-}
 
 /* 2^(from - to) in both halves. */
 MXA_DEVICE uint32_t fold_factor(int from, int to)
@@ -131,10 +55,10 @@ MXA_DEVICE uint32_t fold_factor(int from, int to)
 
 /* An operand that is quantized on the way in. WHY through FP16: a code times a power of two is
  * exact there, or so small that E4M3 rounds it to 0 either way. */
-MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, int head_dim,
-                          const float *x, prepare_folded *f)
+MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, int width, const float *x,
+                          prepare_folded *f)
 {
-    const int chunks = head_dim / 8, warps = head_dim / 32;
+    const int chunks = width / 8, warps = width / 32;
     uint32_t top = 0, factor[4];
     int exponent[4];
     if (from->block == MXA_GPU_SQUARE) {
@@ -176,9 +100,9 @@ MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, int he
 }
 
 /* An MXFP8 operand: its values are exact in FP32, and folded in FP16 as above. */
-MXA_DEVICE void fold_given(mxa_shared shared, int head_dim, const float *x, prepare_folded *f)
+MXA_DEVICE void fold_given(mxa_shared shared, int width, const float *x, prepare_folded *f)
 {
-    uint32_t top = reduce_max(shared, largest(x, 32), 1, 0, head_dim / 32);
+    uint32_t top = reduce_max(shared, largest(x, 32), 1, 0, width / 32);
     f->exponent = top >= NOT_FINITE ? MXA_EXPONENT_NONE : fold_exponent(top, 0);
     float inverse = f->exponent == MXA_EXPONENT_NONE ? 0.0f : inverse_power(f->exponent);
     MXA_UNROLL
@@ -189,7 +113,7 @@ MXA_DEVICE void fold_given(mxa_shared shared, int head_dim, const float *x, prep
 
 /* Largest squared norm of this warp's tokens, in units of the exponent's square. WHY FP16 sums of
  * four: payloads are at most 15, and the norm only decides which kernel takes the tile. */
-MXA_DEVICE float fold_norm(const prepare_folded *f, int head_dim)
+MXA_DEVICE float fold_norm(const prepare_folded *f, int width)
 {
     float square[4];
     MXA_UNROLL
@@ -206,17 +130,23 @@ MXA_DEVICE float fold_norm(const prepare_folded *f, int head_dim)
     float a = add_rn(odd ? square[1] : square[0], shuffle_xor_f32(odd ? square[0] : square[1], 1));
     float b = add_rn(odd ? square[3] : square[2], shuffle_xor_f32(odd ? square[2] : square[3], 1));
     float sum = add_rn(high ? b : a, shuffle_xor_f32(high ? a : b, 2));
-    for (int mask = 4; mask < head_dim / 8; mask <<= 1) {
+    for (int mask = 4; mask < width / 8; mask <<= 1) {
         sum = add_rn(sum, shuffle_xor_f32(sum, mask));
     }
     return f32_bits(warp_max(bits_f32(sum)));
 }
 
+/* Bytes of a row of the copy of q or k: TMA strides are multiples of 16. */
+MXA_DEVICE int prepare_stride(int dims)
+{
+    return (dims + 15) & ~15;
+}
+
 /* q and k: payload rows, scale, and the largest norm of a row. One CTA a group of 32 tokens. */
 MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared, int type,
-                             int head_dim, int head)
+                             int width, int dims, int head)
 {
-    const int group = dev_block_x(), chunks = head_dim / 8;
+    const int group = dev_block_x(), chunks = width / 8, stride = prepare_stride(dims);
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
     load_find(&params->batch, params->is_k_side, group * MXA_PREPARE_GROUP, &place);
@@ -224,25 +154,27 @@ MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared
                        place.position + row + 24};
     float x[32];
     prepare_folded f;
-    load_rows(&params->from, type, &place, position, head, d, x);
+    load_rows(&params->from, type, &place, position, head, d, dims, x);
     if (type <= MXA_GPU_BF16) {
-        fold_wide(shared, &params->from, head_dim, x, &f);
+        fold_wide(shared, &params->from, width, x, &f);
     } else {
-        fold_given(shared, head_dim, x, &f);
+        fold_given(shared, width, x, &f);
     }
     const int finite = f.exponent != MXA_EXPONENT_NONE;
     mxa_global at =
         params->payload +
-        (uint64_t)((head * params->rows + group * MXA_PREPARE_GROUP + row) * head_dim + d);
+        (uint64_t)((head * params->rows + group * MXA_PREPARE_GROUP + row) * stride + d);
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         const uint32_t *h = f.h + 4 * i;
-        dev_store_global_u32x2(at + (uint64_t)(8 * i * head_dim),
-                               finite ? e4m3x4_from_f16x2(h[0], h[1]) : 0x7F7F7F7Fu,
-                               finite ? e4m3x4_from_f16x2(h[2], h[3]) : 0x7F7F7F7Fu);
+        if (d < stride) {
+            dev_store_global_u32x2(at + (uint64_t)(8 * i * stride),
+                                   finite ? e4m3x4_from_f16x2(h[0], h[1]) : 0x7F7F7F7Fu,
+                                   finite ? e4m3x4_from_f16x2(h[2], h[3]) : 0x7F7F7F7Fu);
+        }
     }
     uint32_t scale = finite ? (uint32_t)(f.exponent + 127) << 23 : 0x7FC00000u;
-    float norm = mul_rn(sqrt_rn(fold_norm(&f, head_dim)), f32_bits(scale));
+    float norm = mul_rn(sqrt_rn(fold_norm(&f, width)), f32_bits(scale));
     if (dev_thread() == 0) {
         uint64_t index = (uint64_t)(head * (params->rows / MXA_PREPARE_GROUP) + group);
         dev_store_global_u32(params->scale + 16 * index, scale);
@@ -253,45 +185,66 @@ MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared
     }
 }
 
-/* Column sums of 128 tokens of a wide v. */
-MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int type,
-                             int head_dim, int head)
+/* Sum over the CTA's eight rows of threads of column dev_thread(). */
+MXA_DEVICE float sum_columns(mxa_shared shared, int width, const float *x)
 {
-    const int chunks = head_dim / 8;
+    const mxa_shared at = shared + AT_TILE;
+    const int chunks = width / 8, d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
+    cta_sync();
+    MXA_UNROLL
+    for (int j = 0; j < 8; j++) {
+        dev_store_shared_f32(at + 4 * (uint32_t)(row * width + d + j), x[j]);
+    }
+    cta_sync();
+    float total = 0.0f;
+    for (int i = 0; i < 8; i++) {
+        total = add_rn(total, dev_load_shared_f32(at + 4 * (uint32_t)(i * width + dev_thread())));
+    }
+    return total;
+}
+
+/* Column sums of 128 tokens of v, and of its magnitudes where they are wanted. */
+MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int type,
+                             int width, int dims, int head)
+{
+    const int chunks = width / 8;
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
     load_find(&params->batch, 1, dev_block_x() * MXA_PREPARE_CHUNK, &place);
-    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, magnitude[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         int first = place.position + 32 * i + row;
         int position[4] = {first, first + 8, first + 16, first + 24};
         float x[32];
-        load_rows(&params->from, type, &place, position, head, d, x);
+        load_rows(&params->from, type, &place, position, head, d, dims, x);
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
             sum[j] = add_rn(sum[j], add_rn(add_rn(x[j], x[8 + j]), add_rn(x[16 + j], x[24 + j])));
+            if (type > MXA_GPU_BF16) {
+                magnitude[j] =
+                    add_rn(magnitude[j], add_rn(add_rn(fold_abs(x[j]), fold_abs(x[8 + j])),
+                                                add_rn(fold_abs(x[16 + j]), fold_abs(x[24 + j]))));
+            }
         }
     }
-    MXA_UNROLL
-    for (int j = 0; j < 8; j++) {
-        dev_store_shared_f32(shared + AT_TILE + 4 * (uint32_t)(row * head_dim + d + j), sum[j]);
+    const uint64_t at =
+        4 * (uint64_t)((dev_block_x() * params->heads + head) * dims + dev_thread());
+    float total = sum_columns(shared, width, sum);
+    if (dev_thread() < dims) {
+        dev_store_global_f32(params->partial + at, total);
     }
-    cta_sync();
-    float total = 0.0f;
-    for (int i = 0; i < 8; i++) {
-        total = add_rn(total, dev_load_shared_f32(shared + AT_TILE +
-                                                  4 * (uint32_t)(i * head_dim + dev_thread())));
+    if (type > MXA_GPU_BF16) {
+        total = sum_columns(shared, width, magnitude);
+        if (dev_thread() < dims) {
+            dev_store_global_f32(params->partial_magnitude + at, total);
+        }
     }
-    dev_store_global_f32(
-        params->partial +
-            4 * (uint64_t)((dev_block_x() * params->heads + head) * head_dim + dev_thread()),
-        total);
 }
 
-/* First pass over q, k and v. y: q heads, kv heads of k, kv heads of v. D threads. type: of all
- * three, or 0: each has its own. */
-MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, int head_dim)
+/* First pass over q, k and v. y: q heads, kv heads of k, kv heads of v. `width` threads. type: of
+ * all three, or 0: each has its own; dims then too. */
+MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, int width, int dims)
 {
     const mxa_shared shared = dev_shared();
     const mxa_gpu_batch *batch = &all->q.batch;
@@ -302,57 +255,37 @@ MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, in
     if (y < heads) {
         const mxa_prepare_params *params = y < q_heads ? &all->q : &all->k;
         if (dev_block_x() < params->groups) {
-            prepare_rows(params, shared, type ? type : params->from.type, head_dim,
-                         y < q_heads ? y : y - q_heads);
+            prepare_rows(params, shared, type ? type : params->from.type, width,
+                         type ? dims : params->head_dim, y < q_heads ? y : y - q_heads);
         }
     } else if (dev_block_x() < all->v.groups / 4) {
-        prepare_sums(&all->v, shared, type ? type : all->v.from.type, head_dim, y - heads);
+        prepare_sums(&all->v, shared, type ? type : all->v.from.type, width,
+                     type ? dims : all->v.head_dim, y - heads);
     }
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_prepare_operands, 128, mxa_prepare_all_params, parameters)
+MXA_KERNEL_SMALL(mxa_sm90_prepare_operands, 256, mxa_prepare_all_params, parameters)
 {
-    prepare_operands(&parameters, 0, dev_threads());
+    prepare_operands(&parameters, 0, dev_threads(), 0);
 }
 
 /* WHY instances of their own: a sixth of the instructions, and it is they that set the pace. */
 MXA_KERNEL_SMALL(mxa_sm90_prepare_operands_bf16_d64, 64, mxa_prepare_all_params, parameters)
 {
-    prepare_operands(&parameters, MXA_GPU_BF16, 64);
+    prepare_operands(&parameters, MXA_GPU_BF16, 64, 64);
 }
 
 MXA_KERNEL_SMALL(mxa_sm90_prepare_operands_bf16_d128, 128, mxa_prepare_all_params, parameters)
 {
-    prepare_operands(&parameters, MXA_GPU_BF16, 128);
+    prepare_operands(&parameters, MXA_GPU_BF16, 128, 128);
 }
 
-/* v's mean from those sums, in order. Again after v's copy is made (params->top given), whose
- * column sums are there then: what the copy's mean is off is taken from the mean that the epilogue
- * adds. WHY: BF16 values less a mean are never halfway between two E4M3 values, where rounding to
- * even would favour neither; all round the mean's way, 1e-3 of the deviation, and O is no larger
- * than 1/sqrt(keys) of it (relative error 5.6e-2 at 512 keys, 7.6e-2 at 8,192 without this). */
-MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 128, mxa_prepare_params, parameters)
+/* Sum of `count` numbers `step` bytes apart, in order. */
+MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
 {
-    const mxa_prepare_params *params = &parameters;
-    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
-        return;
-    }
-    int sequence = dev_block_x(), head = dev_block_y(), d = dev_thread(), head_dim = dev_threads();
-    int row, used;
-    if (params->batch.sequences == 0) {
-        row = sequence * params->batch.padded_k;
-        used = params->batch.seqlen_k;
-    } else {
-        mxa_global record = params->batch.sequences + 64 * (uint64_t)sequence;
-        row = dev_load_global_i32(record + 36);
-        used = dev_load_global_i32(record + 24);
-    }
-    const int first = row / MXA_PREPARE_CHUNK, chunks = (used + MXA_PREPARE_CHUNK - 1) / 128;
-    const uint64_t step = 4 * (uint64_t)(params->heads * head_dim);
-    mxa_global at = params->partial + (uint64_t)first * step + 4 * (uint64_t)(head * head_dim + d);
     float sum = 0.0f;
     int i = 0;
-    for (; i + 8 <= chunks; i += 8) {
+    for (; i + 8 <= count; i += 8) {
         float x[8];
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
@@ -363,16 +296,59 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 128, mxa_prepare_params, parameters)
             sum = add_rn(sum, x[j]);
         }
     }
-    for (; i < chunks; i++) {
+    for (; i < count; i++) {
         sum = add_rn(sum, dev_load_global_f32(at + (uint64_t)i * step));
     }
+    return sum;
+}
+
+/* v's mean from those sums, in order. An MXFP8 v, which the mean's subtraction rounds again, keeps
+ * its values where |sum| / sum of magnitudes * keys is below this: the accumulator's bias, a tenth
+ * at 8,192 keys of one sign, is then below 0.6%. */
+#define PREPARE_SLANT 512.0f
+
+/* The mean. Again after v's copy is made (params->top given), whose
+ * column sums are there then: what the copy's mean is off is taken from the mean that the epilogue
+ * adds. WHY: BF16 values less a mean are never halfway between two E4M3 values, where rounding to
+ * even would favour neither; all round the mean's way, 1e-3 of the deviation, and O is no larger
+ * than 1/sqrt(keys) of it (relative error 5.6e-2 at 512 keys, 7.6e-2 at 8,192 without this). */
+MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 256, mxa_prepare_params, parameters)
+{
+    const mxa_prepare_params *params = &parameters;
+    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
+        return;
+    }
+    int sequence = dev_block_x(), head = dev_block_y(), d = dev_thread(), dims = params->head_dim;
+    if (d >= dims) {
+        return;
+    }
+    int row, used;
+    if (params->batch.sequences == 0) {
+        row = sequence * params->batch.padded_k;
+        used = params->batch.seqlen_k;
+    } else {
+        mxa_global record = params->batch.sequences + 64 * (uint64_t)sequence;
+        row = dev_load_global_i32(record + 36);
+        used = dev_load_global_i32(record + 24);
+    }
+    const int first = row / MXA_PREPARE_CHUNK, chunks = (used + MXA_PREPARE_CHUNK - 1) / 128;
+    const uint64_t step = 4 * (uint64_t)(params->heads * dims);
+    const uint64_t at = (uint64_t)first * step + 4 * (uint64_t)(head * dims + d);
+    const float sum = sum_chunks(params->partial + at, chunks, step);
     float mean = used > 0 ? sum / (float)used : 0.0f;
     if ((bits_f32(mean) & 0x7FFFFFFFu) >= NOT_FINITE) {
         mean = 0.0f;
     }
-    mxa_global to = params->mean + 4 * (uint64_t)((sequence * params->heads + head) * head_dim + d);
+    if (!params->top && params->partial_magnitude) {
+        float magnitude = sum_chunks(params->partial_magnitude + at, chunks, step);
+        if (!(mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, PREPARE_SLANT))) {
+            mean = 0.0f;
+        }
+    }
+    mxa_global to = params->mean + 4 * (uint64_t)((sequence * params->heads + head) * dims + d);
     if (params->top) {
-        mean = add_rn(dev_load_global_f32(to), -mean);
+        float taken = dev_load_global_f32(to); /* 0: the copy is not centred */
+        mean = taken == 0.0f ? 0.0f : add_rn(taken, -mean);
     }
     dev_store_global_f32(to, mean);
 }
@@ -398,15 +374,15 @@ MXA_DEVICE float sum_codes(mxa_u32x4 v)
 /* v: transposed payload with permuted keys, exponents, and the sequence's largest. One CTA makes
  * 128 tokens; 4*D threads, D for each group. x counts down: the first pass ended with the last
  * tokens, which L2 still holds. */
-MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int head_dim)
+MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int width, int dims)
 {
     const mxa_shared shared = dev_shared();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
-    const int chunks = head_dim / 8, head = dev_block_y();
+    const int chunks = width / 8, head = dev_block_y();
     const int block = dev_grid_x() - 1 - dev_block_x();
-    const int group = dev_thread() / head_dim, thread = dev_thread() % head_dim;
+    const int group = dev_thread() / width, thread = dev_thread() % width;
     const int d = thread % chunks * 8, quad = thread / chunks;
     load_place place;
     load_find(&params->batch, 1, block * MXA_PREPARE_CHUNK, &place);
@@ -415,10 +391,10 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int h
         place.position + group * MXA_PREPARE_GROUP + 16 * (quad >> 2) + 2 * (quad & 3);
     int position[4] = {first, first + 1, first + 8, first + 9};
     float x[32];
-    load_rows(&params->from, type, &place, position, head, d, x);
-    if (params->mean && params->partial) {
+    load_rows(&params->from, type, &place, position, head, d, dims, x);
+    if (params->mean && d < dims) {
         mxa_global at =
-            params->mean + 4 * (uint64_t)((place.sequence * params->heads + head) * head_dim + d);
+            params->mean + 4 * (uint64_t)((place.sequence * params->heads + head) * dims + d);
         mxa_u32x4 a = dev_load_global_u32x4(at), b = dev_load_global_u32x4(at + 16);
         uint32_t mean[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         MXA_UNROLL
@@ -428,7 +404,7 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int h
             }
         }
     }
-    uint32_t amax = reduce_max(shared, largest(x, 32), 1, group * head_dim / 32, head_dim / 32);
+    uint32_t amax = reduce_max(shared, largest(x, 32), 1, group * width / 32, width / 32);
     const int finite = amax < NOT_FINITE;
     int exponent = fold_exponent(amax, 1);
     float inverse = finite ? inverse_power(exponent) : 0.0f;
@@ -446,25 +422,27 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int h
     cta_sync();
     MXA_UNROLL
     for (int i = 0; i < 2; i++) {
-        int index = dev_thread() + i * 4 * head_dim;
+        int index = dev_thread() + i * 4 * width;
         int row = index / 8, part = index % 8;
         mxa_u32x4 v;
         v.x = dev_load_shared_u32(values_word(shared, row, 4 * part));
         v.y = dev_load_shared_u32(values_word(shared, row, 4 * part + 1));
         v.z = dev_load_shared_u32(values_word(shared, row, 4 * part + 2));
         v.w = dev_load_shared_u32(values_word(shared, row, 4 * part + 3));
-        dev_store_global_u32x4(params->payload +
-                                   (uint64_t)((head * (int64_t)head_dim + row) * params->rows +
-                                              block * MXA_PREPARE_CHUNK + 16 * part),
-                               v);
+        if (row < dims) {
+            dev_store_global_u32x4(params->payload +
+                                       (uint64_t)((head * (int64_t)dims + row) * params->rows +
+                                                  block * MXA_PREPARE_CHUNK + 16 * part),
+                                   v);
+        }
         if (params->partial) {
             float sum = mul_rn(sum_codes(v),
                                dev_load_shared_f32(shared + AT_SCALES + 4 * (uint32_t)(part / 2)));
             sum = add_rn(sum, shuffle_xor_f32(sum, 1));
             sum = add_rn(sum, shuffle_xor_f32(sum, 2));
             sum = add_rn(sum, shuffle_xor_f32(sum, 4));
-            if (part == 0) {
-                int64_t to = ((int64_t)block * params->heads + head) * head_dim + row;
+            if (part == 0 && row < dims) {
+                int64_t to = ((int64_t)block * params->heads + head) * dims + row;
                 dev_store_global_f32(params->partial + 4 * (uint64_t)to, sum);
             }
         }
@@ -483,19 +461,19 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int h
     }
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_prepare_values, 512, mxa_prepare_params, parameters)
+MXA_KERNEL_SMALL(mxa_sm90_prepare_values, 1024, mxa_prepare_params, parameters)
 {
-    prepare_values(&parameters, parameters.from.type, dev_threads() / 4);
+    prepare_values(&parameters, parameters.from.type, dev_threads() / 4, parameters.head_dim);
 }
 
 MXA_KERNEL_SMALL(mxa_sm90_prepare_values_bf16_d64, 256, mxa_prepare_params, parameters)
 {
-    prepare_values(&parameters, MXA_GPU_BF16, 64);
+    prepare_values(&parameters, MXA_GPU_BF16, 64, 64);
 }
 
 MXA_KERNEL_SMALL(mxa_sm90_prepare_values_bf16_d128, 512, mxa_prepare_params, parameters)
 {
-    prepare_values(&parameters, MXA_GPU_BF16, 128);
+    prepare_values(&parameters, MXA_GPU_BF16, 128, 128);
 }
 
 /* Moves a group's payload of v down by 2^excess (negative); the whole warp. */
