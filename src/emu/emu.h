@@ -176,6 +176,8 @@ typedef struct mxa_emu_options {
     int ordered_accumulators; /* 1: mma after mma of other accumulators is in order (H8) */
     int late_loads;           /* 1: tcgen05.ld and wgmma results hold poison until waited for */
     int exact_sums;           /* 1: tensor cores add without truncation */
+    uint64_t approximations;  /* ex2, lg2, tanh: 0 gives the nearest number, a seed others that the
+                               * ISA's bounds allow */
     int unwritten_reads; /* 1: warn when a thread reads shared memory that nobody wrote (0: it then
                           * finds other bytes under each seed) */
     int trace;           /* 1: keep events for the pictures */

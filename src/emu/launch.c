@@ -7,6 +7,8 @@
  */
 #include "emu/launch.h"
 
+#include "cuda/dev/math.h"
+
 #include "emu/engine.h"
 #include "emu/fiber.h"
 
@@ -403,6 +405,7 @@ int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int t
         trace->launch++;
     }
     emu.options = *options;
+    mxa_emu_approximation_seed = options->approximations;
     emu.cluster = kernel->cluster;
     emu.threads = threads;
     memcpy(emu.grid, grid, sizeof emu.grid);

@@ -5,6 +5,8 @@
  */
 #include "cuda/dev/convert.h"
 #include "cuda/dev/math.h"
+#include "cuda/dev/memory.h"
+#include "emu/launch.h"
 #include "fill.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
@@ -231,6 +233,45 @@ static void approximations(void)
     mxa_emu_approximation_seed = 0;
 }
 
+typedef struct exp2_params {
+    mxa_global results; /* 2^(-i/32) of thread i */
+} exp2_params;
+
+MXA_KERNEL(exp2_of_threads, 32, exp2_params, p)
+{
+    dev_store_global_f32(p.results + 4 * (uint64_t)dev_thread(),
+                         exp2_approx((float)-dev_thread() * 0.03125F));
+}
+
+/* A launch chooses: the nearest numbers, or others by its seed, whatever the schedule. */
+static void launches(void)
+{
+    static const uint64_t approximations[] = {0, 0, 7, 7, 8};
+    float results[5][32];
+    for (int run = 0; run < 5; run++) {
+        const exp2_params p = {(mxa_global)(uintptr_t)results[run]};
+        const int grid[3] = {1, 1, 1};
+        mxa_emu_options options;
+        mxa_emu_result result;
+        mxa_emu_options_init(&options);
+        options.seed = (uint64_t)run;
+        options.approximations = approximations[run];
+        mxt_case("launch %d", run);
+        CHECK(mxa_emu_launch(&exp2_of_threads_kernel, grid, 32, 0, &p, &options, &result) == 0,
+              "%s", result.text ? result.text : "");
+        mxa_emu_result_free(&result);
+    }
+    mxt_case("launches");
+    for (int i = 0; i < 32; i++) {
+        CHECK(results[0][i] == (float)exp2(-i * 0.03125), "2^(-%d/32): %a", i,
+              (double)results[0][i]);
+    }
+    CHECK(memcmp(results[0], results[1], sizeof results[0]) == 0, "nearest, under two schedules");
+    CHECK(memcmp(results[2], results[3], sizeof results[0]) == 0, "one seed, two schedules");
+    CHECK(memcmp(results[0], results[2], sizeof results[0]) != 0, "nearest and seed 7");
+    CHECK(memcmp(results[2], results[4], sizeof results[0]) != 0, "seeds 7 and 8");
+}
+
 int main(void)
 {
     from_f32();
@@ -239,5 +280,6 @@ int main(void)
     halves();
     maxima();
     approximations();
+    launches();
     return mxt_finish();
 }

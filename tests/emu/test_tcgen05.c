@@ -282,7 +282,7 @@ static void lay_out(const setup *s, params *p)
     }
 }
 
-static void expect(const setup *s, int steps)
+static void expect(const setup *s, int steps, int exact)
 {
     const int rows = s->pair ? 256 : 128, size = mxa_dtype_bytes(s->a_type);
     static unsigned char step_a[256 * 32];
@@ -297,20 +297,20 @@ static void expect(const setup *s, int steps)
             step_scale_b[n] = scale_b[n][k];
         }
         const int scaled = s->kind == KIND_MXF8;
-        const mxa_emu_product product = {
-            {MXA_TENSOR_CORE_BLACKWELL, s->a_type, s->b_type, 32 / size},
-            rows,
-            s->n,
-            step_a,
-            b + 32 * k,
-            s->row_bytes / size,
-            1,
-            scaled ? step_scale_a : NULL,
-            scaled ? step_scale_b : NULL,
-            want,
-            s->n,
-            0,
-            s->accumulate || k > 0};
+        const mxa_emu_product product = {{exact ? MXA_TENSOR_CORE_EXACT : MXA_TENSOR_CORE_BLACKWELL,
+                                          s->a_type, s->b_type, 32 / size},
+                                         rows,
+                                         s->n,
+                                         step_a,
+                                         b + 32 * k,
+                                         s->row_bytes / size,
+                                         1,
+                                         scaled ? step_scale_a : NULL,
+                                         scaled ? step_scale_b : NULL,
+                                         want,
+                                         s->n,
+                                         0,
+                                         s->accumulate || k > 0};
         mxa_emu_product_run(&product); /* which test_product.c holds to the scalar model */
     }
 }
@@ -335,10 +335,10 @@ static void fill(const setup *s, uint64_t seed)
     }
 }
 
-static void values(const setup *s, uint64_t seed)
+static void values(const setup *s, uint64_t seed, int exact)
 {
     params p;
-    mxt_case("%s, seed %llu", s->name, (unsigned long long)seed);
+    mxt_case("%s%s, seed %llu", s->name, exact ? ", exact" : "", (unsigned long long)seed);
     memset(&p, 0, sizeof p);
     fill(s, seed);
     lay_out(s, &p);
@@ -360,12 +360,13 @@ static void values(const setup *s, uint64_t seed)
                         ? MATRIX_INSTRUCTION_MXF8(types[0], types[1], s->b_by_rows, s->n)
                         : MATRIX_INSTRUCTION_F32(types[0], types[1], s->b_by_rows, s->n);
     p.instruction += s->pair ? (uint32_t)(128 / 16) << 24 : 0; /* M = 256 */
-    expect(s, p.steps);
+    expect(s, p.steps, exact);
     mxa_emu_options options;
     mxa_emu_result result;
     const int grid[3] = {s->pair ? 2 : 1, 1, 1};
     mxa_emu_options_init(&options);
     options.seed = seed;
+    options.exact_sums = exact;
     memset(d, 0xFF, sizeof d);
     (void)mxa_emu_launch(s->pair ? &test_tcgen05_pair_kernel : &test_tcgen05_kernel, grid, THREADS,
                          SHARED, &p, &options, &result);
@@ -383,8 +384,9 @@ int main(void)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
         for (size_t i = 0; i < sizeof setups / sizeof setups[0]; i++) {
-            values(&setups[i], seed);
+            values(&setups[i], seed, 0);
         }
     }
+    values(&setups[1], 3, 1);
     return mxt_finish();
 }
