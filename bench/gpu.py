@@ -3,7 +3,7 @@
     python3 bench/gpu.py --library build/libmxattn.so [--library other.so ...] [--only SECTION ...] [--json FILE]
 
 Sections, each a module with measure and print_rows: ceilings (GEMM and copy), producers (gpu_producers.py), forward
-(gpu_attention.py). Everything is verified before it is timed, and timed in turns, in two regimes (gpu_timing.py):
+(gpu_attention.py), jagged (gpu_jagged.py). Everything is verified before it is timed, and timed in turns, in two regimes (gpu_timing.py):
 the card is power-capped, so sustained and cool differ. Needs PyTorch with CUDA; nvidia-cudnn-frontend adds rows.
 
 SPDX-License-Identifier: Apache-2.0
@@ -15,6 +15,7 @@ import json
 import sys
 
 import gpu_attention
+import gpu_jagged
 import gpu_peers
 import gpu_producers
 from gpu_library import Library
@@ -35,7 +36,7 @@ def producers(torch, libraries, options):
 
 
 def forward(torch, libraries, options):
-    print("   D      S mask      library what      sustained   TFLOP/s (TB/s) cool  over torch, cudnn fp8")
+    print("   D      S mask      library what      sustained   TFLOP/s (TB/s) cool  over torch, cudnn fp8, best BF16, best FP8")
     rows = []
     for shape in [tuple(map(int, s.split(","))) for s in options.shape or ()] or gpu_attention.SHAPES:
         measured = gpu_attention.measure_shape(torch, libraries, shape, not options.no_cool)
@@ -44,7 +45,16 @@ def forward(torch, libraries, options):
     return rows
 
 
-SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward}
+def jagged(torch, libraries, options):
+    rows = []
+    for library in libraries:
+        measured = gpu_jagged.measure(torch, library)
+        gpu_jagged.print_rows(measured)
+        rows += measured
+    return rows
+
+
+SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged}
 
 
 def main():

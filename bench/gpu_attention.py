@@ -12,24 +12,32 @@ SPDX-License-Identifier: Apache-2.0
 """
 
 import ctypes as c
+import itertools
 import sys
 
 import gpu_library
 import gpu_peers
 from gpu_timing import in_turns
 
-TOKENS, HIDDEN = 16384, 2048
+TOKENS, HIDDEN, JAGGED = 16384, 2048, 1
 LARGEST_ERROR = 0.12  # of N(0, 1) data: E4M3 holds an element to 2^-4, four of them make an O
 SHAPES = [  # head_dim, seqlen, causal
     (128, 512, 0), (128, 2048, 0), (128, 4096, 0), (128, 8192, 0), (128, 16384, 0),
-    (128, 2048, 1), (128, 8192, 1), (64, 2048, 0), (64, 8192, 0), (64, 8192, 1),
+    (128, 2048, 1), (128, 8192, 1), (64, 2048, 0), (64, 8192, 0), (64, 8192, 1), (256, 8192, 0),
 ]
+# FlashAttention 3 on an H200, sustained TFLOP/s, and PyTorch's in that run: it is not built here, its numbers are scaled
+# by what PyTorch reaches now. Shape: BF16, FP8 (0: not measured), PyTorch.
+FLASH3 = {
+    (128, 2048, 0): (619, 0, 641), (128, 8192, 0): (667, 894, 611), (128, 16384, 0): (676, 880, 618),
+    (128, 8192, 1): (627, 0, 529), (64, 8192, 0): (507, 645, 459),
+}
 
 
 class Call:
-    """A plan with its tensors; `operands` BF16, or (payload, scale bytes) of MXFP8."""
+    """A plan with its tensors; `operands` BF16, or (payload, scale bytes) of MXFP8. With `lengths` a jagged batch:
+    operands are (T, H, D), lse is (H, T)."""
 
-    def __init__(self, torch, library, shape, operands, o, lse, prepared=False):
+    def __init__(self, torch, library, shape, operands, o, lse, prepared=False, lengths=None):
         abi = gpu_library.abi
         head_dim, seqlen, causal = shape
         self.library, self.plan, self.kept = library, c.c_void_p(), [operands, o, lse]
@@ -41,8 +49,16 @@ class Call:
         dtype = abi.E4M3 if isinstance(operands[0], tuple) else abi.BF16
         problem.q.dtype = problem.k.dtype = problem.v.dtype = dtype
         problem.o.dtype = abi.BF16
+        if lengths:
+            problem.format, problem.batch = JAGGED, len(lengths)
+            problem.total_q = problem.total_k = sum(lengths)
+            problem.max_seqlen_q = problem.max_seqlen_k = max(lengths)
         library.call("plan_create", None, c.byref(problem), c.byref(self.plan))
         self.args = library.made("attention_args")
+        if lengths:
+            self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+            self.args.cu_seqlens_q = self.args.cu_seqlens_k = self.cu.data_ptr()
+            self.args.batch = len(lengths)
         for name, operand in zip("qkv", operands):
             tensor = library.view(dtype, operand[0] if dtype == abi.E4M3 else operand)
             if dtype == abi.E4M3:
@@ -126,6 +142,7 @@ def measure_shape(torch, libraries, shape, with_cool):
         row = {"library": key[0], "what": key[1], "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
         row.update(errors.get(key, {}))
         row.update(times[key])
+        row.update(best_peers(shape, times, flops))
         for regime in ("sustained", "cool"):
             if f"{regime}_us" in row:
                 count = 3 * 3 * TOKENS * hidden if key[1] == "prepare" else flops  # bytes read and written
@@ -136,13 +153,28 @@ def measure_shape(torch, libraries, shape, with_cool):
     return rows
 
 
+def best_peers(shape, times, flops):
+    """The fastest BF16 and FP8 peer, sustained TFLOP/s: of this run, and FlashAttention 3's scaled to it."""
+    torch_now = flops / times["torch", "torch"]["sustained_us"] * 1e-6
+    cudnn = times.get(("cudnn", "cudnn fp8"))
+    bf16, fp8 = torch_now, flops / cudnn["sustained_us"] * 1e-6 if cudnn else 0.0
+    if shape in FLASH3:
+        flash_bf16, flash_fp8, torch_then = FLASH3[shape]
+        bf16, fp8 = max(bf16, flash_bf16 * torch_now / torch_then), max(fp8, flash_fp8 * torch_now / torch_then)
+    return {"best_bf16_tera_per_s": bf16, "best_fp8_tera_per_s": fp8}
+
+
 def print_rows(rows):
-    """One shape's rows; beside each the times of PyTorch's BF16 and of cuDNN's FP8 over its own."""
+    """One shape's rows; beside each the times of PyTorch's BF16 and of cuDNN's FP8 over its own, and the rate over the
+    best BF16 and FP8 peers' (best_peers)."""
     peers = [next((row for row in rows if row["what"] == name), None) for name in ("torch", "cudnn fp8")]
     for row in rows:
         cool_text = f"{row['cool_tera_per_s']:7.0f}" if "cool_us" in row else "      -"
         ratio = "  ".join(f"{peer['sustained_us'] / row['sustained_us']:.2f}" if peer and row["what"] != "prepare"
                           else "   -" for peer in peers)
+        for peer in ("best_bf16_tera_per_s", "best_fp8_tera_per_s"):
+            known = row[peer] and row["what"] != "prepare"
+            ratio += f"  {row['sustained_tera_per_s'] / row[peer]:.2f}" if known else "     -"
         error = f"error {row['relative_error']:.4f} slope {row['slope']:.4f}" if "slope" in row else ""
         print(f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} "
               f"{row['library']:>10s} {row['what']:9s} {row['sustained_us']:8.1f} us "

@@ -1,4 +1,5 @@
-/* test_forward.c: the CUDA forward against the float64 models, over shapes and options.
+/* test_forward.c: the CUDA forward against the float64 models, over shapes and options (B50: small
+ * head dims and 192).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,6 +27,9 @@ typedef struct forward_case {
     mxattn_intermediates intermediates; /* AUTO: E4M3 */
     int strict;
     mxattn_dtype operands; /* NONE: by turns */
+    double to_model;       /* relative RMS against the model; 0: not held to it */
+    double to_truth;       /* against float64, and the mean signed error */
+    double signed_error;
     float jump; /* all queries and one late key share a direction: logits jump by 12 times this */
 } forward_case;
 
@@ -90,25 +94,45 @@ static const forward_case cases[] = {
     {"long", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .operands = MXATTN_BF16},
     {"long mxfp8", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3},
+     .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K},
     {"long d64", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3},
+     .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K},
     {"long d256", 1, 64, 8192, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3},
+     .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K_D256},
     {"long bf16", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .intermediates = BF16, .operands = MXATTN_E4M3},
+     .intermediates = BF16, .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_BF16},
     {"long outliers", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0,
      .operands = MXATTN_BF16},
     {"long mean 1", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
-     .operands = MXATTN_BF16},
+     .operands = MXATTN_BF16, .to_truth = MXT_CUDA_MEAN_1, .signed_error = MXT_CUDA_MEAN_1_SIGNED},
     {"long mean 1 mxfp8", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
-     .operands = MXATTN_E4M3},
-    {"long mean 1 bf16", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
-     .intermediates = BF16, .operands = MXATTN_E4M3},
+     .operands = MXATTN_E4M3, .to_truth = MXT_CUDA_MEAN_1_PUBLIC,
+     .signed_error = MXT_CUDA_MEAN_1_PUBLIC},
+    {"long mean 1 bf16",
+     1,
+     64,
+     8192,
+     1,
+     1,
+     128,
+     0,
+     0,
+     -1,
+     -1,
+     0,
+     0,
+     0,
+     MXT_GAUSSIAN,
+     1,
+     .intermediates = BF16,
+     .operands = MXATTN_E4M3,
+     .to_truth = MXT_CUDA_MEAN_1_PUBLIC,
+     .signed_error = MXT_CUDA_MEAN_1_PUBLIC},
     {"longest mean 1", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
-     .operands = MXATTN_BF16},
+     .operands = MXATTN_BF16, .to_truth = MXT_CUDA_MEAN_1, .signed_error = MXT_CUDA_MEAN_1_SIGNED},
     {"longest mean 1 mxfp8", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
-     .operands = MXATTN_E4M3},
+     .operands = MXATTN_E4M3, .to_truth = MXT_CUDA_MEAN_1_PUBLIC,
+     .signed_error = MXT_CUDA_MEAN_1_PUBLIC},
     {"v of mean 1", 1, 2048, 2048, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .jump = 0},
 };
 
@@ -140,7 +164,7 @@ static void options(mxt_attention *a, const forward_case *c)
     a->problem.mode = MXATTN_INFERENCE;
 }
 
-static void compare(mxt_attention *a, const mxt_device_options *given, double lse_absolute)
+static void compare(mxt_attention *a, const mxt_device_options *given, const forward_case *c)
 {
     const int64_t n = mxt_size_o(a), rows = mxt_size_lse(a);
     float *model = malloc((size_t)n * 4), *model_lse = malloc((size_t)rows * 4);
@@ -165,8 +189,17 @@ static void compare(mxt_attention *a, const mxt_device_options *given, double ls
         CHECK(to_truth.relative_rms <= MXT_CUDA_FACTOR * model_truth.relative_rms + MXT_CUDA_FLOOR,
               "o: relative RMS %.3e against float64, the model's is %.3e; worst at %lld",
               to_truth.relative_rms, model_truth.relative_rms, (long long)to_truth.worst);
+        const double lse_absolute =
+            c->kind == MXT_LONG_TAIL ? MXT_CUDA_LSE_LONG_TAIL : MXT_CUDA_LSE_ABSOLUTE;
         mxt_check_close("lse", a->lse, model_lse, mxt_shape1(rows), lse_absolute,
                         MXT_CUDA_LSE_RELATIVE);
+        CHECK(c->to_model == 0 || to_model.relative_rms <= c->to_model,
+              "o: relative RMS %.3e against the model, at most %.1e", to_model.relative_rms,
+              c->to_model);
+        CHECK(c->to_truth == 0 || (to_truth.relative_rms <= c->to_truth &&
+                                   fabs(signed_error / sum) <= c->signed_error),
+              "o: relative RMS %.3e and signed error %.3e against float64, at most %.1e and %.1e",
+              to_truth.relative_rms, signed_error / sum, c->to_truth, c->signed_error);
     }
     mxt_attention_free(&exact);
     free(model);
@@ -193,7 +226,7 @@ static void jagged(void)
         mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)variant);
         const mxt_device_options given = {variant % 2, variant % 3 == 2 ? MXATTN_E4M3 : MXATTN_F32,
                                           variant == 3 ? MXATTN_BF16 : MXATTN_F32, backend()};
-        compare(&a, &given, MXT_CUDA_LSE_ABSOLUTE);
+        compare(&a, &given, &c);
         mxt_attention_free(&a);
     }
 }
@@ -306,8 +339,7 @@ int main(int argc, char **argv)
         const mxt_device_options given = device_options(&a, i, c->operands);
         (void)printf("    operands %s, o %s%s\n", mxa_dtype_name(given.operands),
                      mxa_dtype_name(given.o), given.prepared ? ", prepared" : "");
-        compare(&a, &given,
-                c->kind == MXT_LONG_TAIL ? MXT_CUDA_LSE_LONG_TAIL : MXT_CUDA_LSE_ABSOLUTE);
+        compare(&a, &given, c);
         mxt_attention_free(&a);
     }
     if (argc < 2 || strcmp(argv[1], "jagged") == 0) {

@@ -82,6 +82,18 @@
 #define MXT_CUDA_FACTOR 1.10
 #define MXT_CUDA_FLOOR  4.0e-3
 
+/* --- The same at 8,192 keys against the model of the same MXFP8 operands: P whose FP16 value falls
+ * on the other side of a rounding. 8.2e-3 seen at head_dim 128, 9.9e-3 at 64, 1.07e-2 at 256. */
+#define MXT_CUDA_MODEL_8K      1.0e-2
+#define MXT_CUDA_MODEL_8K_D256 1.2e-2
+#define MXT_CUDA_MODEL_BF16    5.0e-3
+
+/* --- V of mean 1 and deviation 1, 8,192 and 65,536 keys, where one running FP8 accumulator is off
+ * by 10% and more. Wide operands are centred; an MXFP8 V is rounded again, or P held in BF16. */
+#define MXT_CUDA_MEAN_1        5.0e-3
+#define MXT_CUDA_MEAN_1_SIGNED 1.0e-3
+#define MXT_CUDA_MEAN_1_PUBLIC 1.0e-2
+
 /* --- Its LSE, natural units: FP16 scores of |x| < 2^7 are off by at most 2^-5 in log2 units, a
  * row's sum by far less; wider logits carry the accumulator's 13 fraction bits. Beside an outlier
  * 2^10 larger (MXT_LONG_TAIL) the fold drops bits of q and k: 4.1e-2 seen. */

@@ -90,19 +90,34 @@ MXA_DEVICE uint32_t write_sequences(const mxa_schedule_params *params, mxa_share
     return dev_load_shared_u32(shared + AT_STATUS);
 }
 
-/* Visits every tile of this thread's sequences: counts it, or writes its heads. */
+/* Room for `count` tiles of one cost: the number of the first. The whole warp. */
+MXA_DEVICE int take_places(mxa_shared shared, int cost, int count)
+{
+    int at = 0;
+    if ((dev_thread() & 31) == 0) {
+        const uint32_t bucket = (uint32_t)(BUCKETS - 1 - cost);
+        at = (int)dev_fetch_add_shared_u32(shared + AT_BUCKETS + 4 * bucket, (uint32_t)count);
+    }
+    return shuffle_i32(at, 0);
+}
+
+/* Visits every tile, a warp to a sequence: counts it, or writes it. Without a diagonal a sequence's
+ * tiles cost the same and go head by head: neighbours share keys and values in L2. */
 MXA_DEVICE void walk_tiles(const mxa_schedule_params *params, mxa_shared shared, int write)
 {
-    for (int b = dev_thread(); b < params->batch; b += THREADS) {
+    const int lane = dev_thread() & 31, heads = params->heads, step = params->tile_q;
+    for (int b = dev_thread() >> 5; b < params->batch; b += THREADS / 32) {
         mxa_global record = params->sequences + 64 * (uint64_t)b;
         int q_used = dev_load_global_i32(record + 8), k_used = dev_load_global_i32(record + 24);
-        for (int first = 0; first < q_used; first += params->tile_q) {
-            int bucket = BUCKETS - 1 - tile_cost(params, first, q_used, k_used);
-            uint32_t at = dev_fetch_add_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)bucket,
-                                                   (uint32_t)params->heads);
-            for (int h = 0; write && h < params->heads; h++) {
-                mxa_u32x4 tile = {(uint32_t)b, (uint32_t)h, (uint32_t)first, 0};
-                dev_store_global_u32x4(params->tiles + 16 * (uint64_t)(at + (uint32_t)h), tile);
+        const int tiles = q_used > 0 ? (q_used + step - 1) / step : 0;
+        const int together = params->causal ? 1 : tiles; /* tiles of a head in a row */
+        for (int t = 0; t < tiles; t += together) {
+            int at =
+                take_places(shared, tile_cost(params, t * step, q_used, k_used), heads * together);
+            for (int i = lane; write && i < heads * together; i += 32) {
+                int first = (t + i % together) * step;
+                mxa_u32x4 tile = {(uint32_t)b, (uint32_t)(i / together), (uint32_t)first, 0};
+                dev_store_global_u32x4(params->tiles + 16 * (uint64_t)(at + i), tile);
             }
         }
     }
