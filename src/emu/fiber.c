@@ -52,7 +52,7 @@ static char *clean(char *stacks, int index)
     return stack;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(MXA_EMU_UCONTEXT) /* to try the other on x86-64 */
 
 /* Registers that a call preserves, then the stack pointer. Floating-point modes are never changed
  * by a fiber. */

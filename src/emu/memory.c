@@ -7,6 +7,7 @@
 #include "emu/engine.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* ---- global memory ---- */
@@ -19,6 +20,7 @@ static struct {
     pthread_mutex_t lock;
     range *ranges; /* in order */
     size_t count, room;
+    atomic_uint changes; /* what a thread remembers of the list is stale after one */
 } known = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The first range that starts beyond `at`. */
@@ -59,6 +61,7 @@ int mxa_emu_memory_add(const void *memory, size_t bytes)
     known.ranges[i].at = at;
     known.ranges[i].bytes = bytes;
     known.count++;
+    atomic_fetch_add(&known.changes, 1);
     (void)pthread_mutex_unlock(&known.lock);
     return 1;
 }
@@ -69,6 +72,7 @@ void mxa_emu_memory_remove(const void *memory)
     const size_t i = find((uint64_t)(uintptr_t)memory);
     if (i > 0 && known.ranges[i - 1].at == (uint64_t)(uintptr_t)memory) {
         known.count--;
+        atomic_fetch_add(&known.changes, 1);
         memmove(known.ranges + i - 1, known.ranges + i,
                 (known.count - (i - 1)) * sizeof *known.ranges);
     }
@@ -78,7 +82,9 @@ void mxa_emu_memory_remove(const void *memory)
 int mxa_emu_memory_holds(uint64_t at, uint64_t bytes)
 {
     static _Thread_local range last;
-    if (at >= last.at && at - last.at + bytes <= last.bytes) {
+    static _Thread_local unsigned last_change;
+    const unsigned change = atomic_load(&known.changes);
+    if (change == last_change && at >= last.at && at - last.at + bytes <= last.bytes) {
         return 1;
     }
     (void)pthread_mutex_lock(&known.lock);
@@ -87,6 +93,7 @@ int mxa_emu_memory_holds(uint64_t at, uint64_t bytes)
     if (i > 0 && at - known.ranges[i - 1].at + bytes <= known.ranges[i - 1].bytes) {
         holds = 1;
         last = known.ranges[i - 1];
+        last_change = change;
     }
     (void)pthread_mutex_unlock(&known.lock);
     return holds;
