@@ -2,6 +2,9 @@
 #
 # SPDX-License-Identifier: Apache-2.0
 option(MXA_EMU "build the emulator and the kernels for it" ON)
+if(MXA_SANITIZE STREQUAL "thread")
+  set(MXA_EMU OFF) # ThreadSanitizer does not follow fibers; the emulator uses one thread anyway
+endif()
 
 # A kernel's instructions are told apart by their return addresses, so calls must stay apart and have
 # lines. A parameter struct aligned to 64 bytes is passed by value (psabi); kernels mix int and unsigned
