@@ -1,6 +1,6 @@
 /* histories.c: made-up histories of what users chose, for a sequence recommender.
  *
- * 200 items in 10 kinds. A user has a taste for two kinds. Each choice is, three times in five,
+ * 96 items in 6 kinds. A user has a taste for two kinds. Each choice is, seven times in ten,
  * what usually follows the one before (a fixed successor within the kind), else an item of the kind
  * at hand, popular ones more often; now and then the user turns to the other kind. Lengths have a
  * long tail: a log-normal with median 24, from 4 to 512. One history in 25 is kept for validation.
@@ -16,8 +16,8 @@
 
 enum {
     USERS = 4000,
-    KINDS = 10,
-    KIND_ITEMS = 20,
+    KINDS = 6,
+    KIND_ITEMS = 16,
     ITEMS = KINDS * KIND_ITEMS,
     START = ITEMS,
     HIDDEN
@@ -41,7 +41,7 @@ static int popular(random_state *random)
 static void make_successors(int successor[ITEMS], random_state *random)
 {
     for (int kind = 0; kind < KINDS; kind++) {
-        int order[KIND_ITEMS];
+        int order[KIND_ITEMS] = {0};
         for (int i = 0; i < KIND_ITEMS; i++) {
             const int j = random_below(random, i + 1);
             order[i] = order[j];
@@ -58,11 +58,11 @@ static void write_history(int *items, int length, const int successor[ITEMS], ra
     const int taste[2] = {random_below(random, KINDS), random_below(random, KINDS)};
     int which = 0, before = -1;
     for (int i = 0; i < length; i++) {
-        if (random_uniform(random) < 0.1) {
+        if (random_uniform(random) < 0.05) {
             which = 1 - which;
             before = -1;
         }
-        before = before >= 0 && random_uniform(random) < 0.6
+        before = before >= 0 && random_uniform(random) < 0.7
                      ? successor[before]
                      : taste[which] * KIND_ITEMS + popular(random);
         items[i] = before;
