@@ -201,24 +201,29 @@ typedef struct setup {
     int kind, pair, a_in_tensor, b_by_rows;
     int n, row_bytes, accumulate;
     mxattn_dtype a_type, b_type;
+    int f16, m64; /* D in FP16; M = 64 */
 } setup;
 
 static const setup setups[] = {
-    {"mxf8 ss", KIND_MXF8, 0, 0, 0, 128, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"mxf8 ss, rows of 64", KIND_MXF8, 0, 0, 0, 64, 64, 0, MXATTN_E4M3, MXATTN_E5M2},
-    {"mxf8 ts, B by rows", KIND_MXF8, 0, 1, 1, 128, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"mxf8 ts, B by rows of 64", KIND_MXF8, 0, 1, 1, 64, 128, 0, MXATTN_E5M2, MXATTN_E4M3},
-    {"mxf8 ss, N 256 by rows", KIND_MXF8, 0, 0, 1, 256, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"mxf8 ss, N 24", KIND_MXF8, 0, 0, 0, 24, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"f8 ss", KIND_F8, 0, 0, 0, 96, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"f8 ts", KIND_F8, 0, 1, 1, 128, 64, 0, MXATTN_E5M2, MXATTN_E5M2},
-    {"bf16 ss", KIND_F16, 0, 0, 0, 128, 128, 1, MXATTN_BF16, MXATTN_BF16},
-    {"bf16 ts, B by rows", KIND_F16, 0, 1, 1, 128, 128, 0, MXATTN_BF16, MXATTN_BF16},
-    {"f16 ss, rows of 64", KIND_F16, 0, 0, 0, 64, 64, 1, MXATTN_F16, MXATTN_F16},
-    {"pair mxf8 ss", KIND_MXF8, 1, 0, 0, 128, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"pair mxf8 ts, B by rows", KIND_MXF8, 1, 1, 1, 256, 128, 1, MXATTN_E4M3, MXATTN_E4M3},
-    {"pair f8 ss", KIND_F8, 1, 0, 0, 64, 128, 0, MXATTN_E4M3, MXATTN_E4M3},
-    {"pair bf16 ss, B by rows", KIND_F16, 1, 0, 1, 128, 128, 1, MXATTN_BF16, MXATTN_BF16},
+    {"mxf8 ss", KIND_MXF8, 0, 0, 0, 128, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"mxf8 ss, rows of 64", KIND_MXF8, 0, 0, 0, 64, 64, 0, MXATTN_E4M3, MXATTN_E5M2, 0, 0},
+    {"mxf8 ts, B by rows", KIND_MXF8, 0, 1, 1, 128, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"mxf8 ts, B by rows of 64", KIND_MXF8, 0, 1, 1, 64, 128, 0, MXATTN_E5M2, MXATTN_E4M3, 0, 0},
+    {"mxf8 ss, N 256 by rows", KIND_MXF8, 0, 0, 1, 256, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"mxf8 ss, N 24", KIND_MXF8, 0, 0, 0, 24, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"f8 ss", KIND_F8, 0, 0, 0, 96, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"f8 ts", KIND_F8, 0, 1, 1, 128, 64, 0, MXATTN_E5M2, MXATTN_E5M2, 0, 0},
+    {"bf16 ss", KIND_F16, 0, 0, 0, 128, 128, 1, MXATTN_BF16, MXATTN_BF16, 0, 0},
+    {"bf16 ts, B by rows", KIND_F16, 0, 1, 1, 128, 128, 0, MXATTN_BF16, MXATTN_BF16, 0, 0},
+    {"f16 ss, rows of 64", KIND_F16, 0, 0, 0, 64, 64, 1, MXATTN_F16, MXATTN_F16, 0, 0},
+    {"f16 into f16", KIND_F16, 0, 0, 0, 64, 128, 1, MXATTN_F16, MXATTN_F16, 1, 0},
+    {"f8 into f16", KIND_F8, 0, 0, 0, 32, 64, 1, MXATTN_E4M3, MXATTN_E5M2, 1, 0},
+    {"f8 ss, M 64", KIND_F8, 0, 0, 0, 64, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 1},
+    {"bf16 ts, M 64", KIND_F16, 0, 1, 1, 64, 64, 1, MXATTN_BF16, MXATTN_BF16, 0, 1},
+    {"pair mxf8 ss", KIND_MXF8, 1, 0, 0, 128, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"pair mxf8 ts, B by rows", KIND_MXF8, 1, 1, 1, 256, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"pair f8 ss", KIND_F8, 1, 0, 0, 64, 128, 0, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
+    {"pair bf16 ss, B by rows", KIND_F16, 1, 0, 1, 128, 128, 1, MXATTN_BF16, MXATTN_BF16, 0, 0},
 };
 
 /* PTX ISA 5.5.7: 16-byte unit u of line l (of 128 bytes) lies at u ^ (l % 8), W/16 units taking
@@ -229,7 +234,14 @@ static size_t swizzled(size_t at, int width)
     return at ^ ((at / 128) % units * 16);
 }
 
+/* Lane of row m of D, and of A where it lies in tensor memory. */
+static int lane_of(const setup *s, int m)
+{
+    return s->m64 ? 32 * (m / 16) + m % 16 : m;
+}
+
 static unsigned char images[2][IMAGE];
+static unsigned char a_by_lane[256 * 128];
 static unsigned char a[256 * 128], b[MOST_N * 128]; /* [x][row_bytes] */
 static uint8_t scale_a[256][4], scale_b[MOST_N][4];
 static uint32_t c[256 * MOST_N], d[256 * MOST_N], want[256 * MOST_N];
@@ -284,10 +296,14 @@ static void lay_out(const setup *s, params *p)
 
 static void expect(const setup *s, int steps, int exact)
 {
-    const int rows = s->pair ? 256 : 128, size = mxa_dtype_bytes(s->a_type);
+    const int rows = s->pair ? 256 : s->m64 ? 64 : 128, size = mxa_dtype_bytes(s->a_type);
+    static uint32_t sums[256 * MOST_N]; /* [row][n]; want is [lane][n] */
     static unsigned char step_a[256 * 32];
     uint8_t step_scale_a[256], step_scale_b[MOST_N];
     memcpy(want, c, sizeof want);
+    for (int m = 0; m < rows; m++) {
+        memcpy(sums + m * s->n, c + lane_of(s, m) * s->n, (size_t)s->n * sizeof *c);
+    }
     for (int k = 0; k < steps; k++) {
         for (int m = 0; m < rows; m++) {
             memcpy(step_a + 32 * m, a + m * s->row_bytes + 32 * k, 32);
@@ -307,11 +323,14 @@ static void expect(const setup *s, int steps, int exact)
                                          1,
                                          scaled ? step_scale_a : NULL,
                                          scaled ? step_scale_b : NULL,
-                                         want,
+                                         sums,
                                          s->n,
-                                         0,
+                                         s->f16,
                                          s->accumulate || k > 0};
         mxa_emu_product_run(&product); /* which test_product.c holds to the scalar model */
+    }
+    for (int m = 0; m < rows; m++) {
+        memcpy(want + lane_of(s, m) * s->n, sums + m * s->n, (size_t)s->n * sizeof *c);
     }
 }
 
@@ -332,6 +351,12 @@ static void fill(const setup *s, uint64_t seed)
     for (int i = 0; i < 256 * MOST_N; i++) {
         const float x = (float)mxt_random_gaussian(&random) * 20;
         memcpy(&c[i], &x, 4);
+        c[i] = s->f16 ? mxa_f16_from_f32(x) : c[i];
+    }
+    memset(a_by_lane, 0, sizeof a_by_lane);
+    for (int m = 0; m < (s->m64 ? 64 : 256); m++) {
+        memcpy(a_by_lane + lane_of(s, m) * s->row_bytes, a + m * s->row_bytes,
+               (size_t)s->row_bytes);
     }
 }
 
@@ -343,7 +368,7 @@ static void values(const setup *s, uint64_t seed, int exact)
     fill(s, seed);
     lay_out(s, &p);
     p.image = (mxa_global)(uintptr_t)images;
-    p.a = (mxa_global)(uintptr_t)a;
+    p.a = (mxa_global)(uintptr_t)a_by_lane;
     p.c = (mxa_global)(uintptr_t)c;
     p.d = (mxa_global)(uintptr_t)d;
     p.kind = s->kind;
@@ -360,6 +385,8 @@ static void values(const setup *s, uint64_t seed, int exact)
                         ? MATRIX_INSTRUCTION_MXF8(types[0], types[1], s->b_by_rows, s->n)
                         : MATRIX_INSTRUCTION_F32(types[0], types[1], s->b_by_rows, s->n);
     p.instruction += s->pair ? (uint32_t)(128 / 16) << 24 : 0; /* M = 256 */
+    p.instruction -= s->m64 ? (uint32_t)(64 / 16) << 24 : 0;
+    p.instruction -= s->f16 ? 1u << 4 : 0;
     expect(s, p.steps, exact);
     mxa_emu_options options;
     mxa_emu_result result;
