@@ -1,7 +1,7 @@
 """_abi.py: include/mxattn/mxattn.h as ctypes: enums, structs, functions, and the library they are in.
 
-A mirror and nothing more; tests/python/test_abi.py compares every struct, member and enum value with what a C
-compiler makes of the header, and every function with the symbols of the library.
+A mirror and nothing more, of all but the emulator's section; tests/python/test_python_abi.py compares every struct,
+member and enum value with what a C compiler makes of the header, and its functions with the header's.
 
 SPDX-License-Identifier: Apache-2.0
 """

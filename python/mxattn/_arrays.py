@@ -310,6 +310,14 @@ def view(array: Any, name: str = "array") -> View:
     return library_of(array, name).view(array, name)
 
 
+def writable(array: Any, name: str) -> Any:
+    """The array, where a call may write into it."""
+    interface = getattr(array, "__array_interface__", None) or getattr(array, "__cuda_array_interface__", None)
+    if library_of(array, name).name == "jax" or (interface is not None and interface["data"][1]):
+        raise ArgumentError(f"{name} is read-only; it must be an array that can be written")
+    return array
+
+
 def from_typestr(typestr: str, name: str) -> str:
     if typestr[:1] in "<|=" and typestr[1:] in TYPESTR:
         return TYPESTR[typestr[1:]]

@@ -435,6 +435,7 @@ def _attend(
             return library.finish(o)
     described = {"q": (q_key, q_address, q_kept), "k": (k_key, k_address, k_kept), "v": (v_key, v_address, v_kept)}
     if out is not None:
+        arrays.writable(out.payload if type(out) is MxTensor else out, "out")
         described["o"] = _describe(out, "out")
     offsets = lengths = None
     if not plain:

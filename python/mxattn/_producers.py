@@ -151,7 +151,7 @@ def quantize(
     cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, library, device, "cu_seqlens")
     used = None if seqused is None else arrays.offsets(seqused, library, device, "seqused")
     if out is not None:
-        made = out
+        made, _ = out, arrays.writable(out.payload, "out")
     else:
         made = _new_mx(library, device, found.shape, dtype=dtype, block=block, layout=layout, axes=axes,
                        rounding=rounding, folded=folded, centred=centred, cu=cu, cu_seqlens=cu_seqlens, seqused=seqused,
@@ -185,7 +185,7 @@ def dequantize(
     Returns: an array of the library x's payload is of. Raises: MxattnError.
     """
     library = x._library
-    made = library.empty(x.shape, arrays.word_of(dtype, "dtype"), x.device) if out is None else out
+    made = library.empty(x.shape, arrays.word_of(dtype, "dtype"), x.device) if out is None else arrays.writable(out, "out")
     found = arrays.view(made, "out")
     args = abi.make(abi.QuantizeArgs)
     args.backend = backend_for(backend, x.device)

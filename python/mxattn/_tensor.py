@@ -9,15 +9,13 @@ import ctypes as c
 
 from . import _abi as abi
 from . import _arrays as arrays
-from ._errors import ArgumentError, DtypeError, ShapeError
+from ._errors import ArgumentError, DtypeError, LayoutError, ShapeError
 
 TYPE_CHECKING = False  # typing's own would cost its import
 if TYPE_CHECKING:
     from typing import Any, Optional
 
 BLOCK = 32
-_NAMES = {value: word for word, value in abi.BLOCKS.items()}
-_LAYOUT_NAMES = {value: word for word, value in abi.LAYOUTS.items()}
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -109,6 +107,8 @@ class MxTensor:
         flags = (abi.CENTRED if centre is not None else 0) | (_folded_flag(block) if folded else 0)
         tags = abi.Tags(abi.DTYPES[self.dtype], code, abi.named(abi.ROUNDINGS, rounding, "rounding"), flags)
         struct = fill_tensor(abi.make(abi.Tensor), found, tags, "payload")
+        self._cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, self._library, self.device, "cu_seqlens")
+        self._used = None if seqused is None else arrays.offsets(seqused, self._library, self.device, "seqused")
         self._kept = [found]
         if scale_hdim is None and scale_seq is None:
             raise ArgumentError("scale_hdim and scale_seq are both None; an MxTensor has at least one array of scales")
@@ -120,8 +120,6 @@ class MxTensor:
             if mean.dtype != "float32" or mean.strides != arrays.contiguous(mean.shape):
                 raise DtypeError(f"centre has dtype {mean.dtype}, strides {mean.strides}; it must be contiguous float32")
             struct.centre = mean.data
-        self._cu = None if cu_seqlens is None else arrays.offsets(cu_seqlens, self._library, self.device, "cu_seqlens")
-        self._used = None if seqused is None else arrays.offsets(seqused, self._library, self.device, "seqused")
         self._struct, self._address = struct, c.addressof(struct)
         self._key = (tags.dtype, tags.block, tags.rounding, tags.flags, self.shape, self.device)
 
@@ -136,34 +134,32 @@ class MxTensor:
         if found.dtype not in ("uint8", "e8m0"):
             raise DtypeError(f"{name} has dtype {found.dtype}; it must be uint8 or float8_e8m0fnu")
         struct.data, struct.layout = found.data, abi.named(abi.LAYOUTS, layout, "layout")
-        needed = 1 if strides is None else 0
+        if strides is None and layout != "tiled" and len(found.shape) in (3, 4):
+            if found.strides != arrays.contiguous(found.shape):
+                if len(found.shape) == 4 and found.strides[0] != found.shape[1] * found.strides[1]:
+                    raise LayoutError(f"{name} has strides {found.strides}; sequences must follow each other")
+                strides = found.strides[-3:]
         if strides is not None:
             struct.stride_row, struct.stride_head, struct.stride_k = strides
-        elif layout != "tiled" and len(found.shape) in (3, 4) and found.strides != arrays.contiguous(found.shape):
-            struct.stride_row, struct.stride_head, struct.stride_k = found.strides[-3:]
-            needed = len(found.shape) - 3  # dense: the rows of all sequences are one distance apart
-            if needed and found.strides[0] != found.shape[1] * found.strides[1]:
-                raise ArgumentError(f"{name} has strides {found.strides}; batches must follow each other")
-            needed = 0
-        if needed:
-            self._check_size(found, name)
         if cu_scale is not None and layout == "tiled":
             offsets = self._same_device(arrays.offsets(cu_scale, self._library, self.device, "cu_scale"), "cu_scale")
             struct.cu_scale = offsets.data
+        elif self._cu is None or self.device[0] == "cpu":
+            self._check_size(found, name, strides)
 
-    def _check_size(self, found, name):
-        """A contiguous array must hold what its layout needs; a shorter one would be read past its end."""
-        if self.cu_seqlens is not None and self.device[0] != "cpu":
-            return
-        axis = "hdim" if name == "scale_hdim" else "seq"
-        offsets = None
-        if self.cu_seqlens is not None:
-            offsets = arrays.offsets(self.cu_seqlens, self._library, self.device, "cu_seqlens")
-        least = scale_bytes(self.dtype, self.block, axis, self.layout, self.shape, offsets)
-        have = 1
-        for size in found.shape:
-            have *= size
-        if have < least:
+    def _check_size(self, found, name, strides):
+        """An array must reach as far as its layout is read; a shorter one would be read past its end."""
+        shape = scale_shape("hdim" if name == "scale_hdim" else "seq", self.layout, self.shape, self._cu)
+        if self.layout == "tiled":
+            heads, rows, columns, unit = *shape[:3], 512
+        else:
+            rows, heads, columns, unit = 1, *shape[-2:], 1
+            for size in shape[:-2]:
+                rows *= size
+        row, head, k = strides or ((columns, rows * columns, 1) if unit > 1 else (heads * columns, columns, 1))
+        least = ((rows - 1) * row + (heads - 1) * head + (columns - 1) * k + 1) * unit if rows * heads * columns else 0
+        have = sum((size - 1) * stride for size, stride in zip(found.shape, found.strides)) + 1
+        if least > (0 if 0 in found.shape else have):
             raise ShapeError(f"{name} holds {have} bytes; layout {self.layout} needs {least} for shape {self.shape}")
 
     @property
@@ -209,29 +205,6 @@ class MxTensor:
 
 def _folded_flag(block: str) -> int:
     return abi.FOLDED_TOKEN if block == "row" else abi.FOLDED
-
-
-def batch_of(shape, cu) -> tuple:
-    """(sequences, tokens of each) when dense, (sequences, total tokens) when jagged or a matrix."""
-    if len(shape) == 4:
-        return shape[0], shape[1]
-    return (1 if cu is None else cu.shape[0] - 1), shape[0]
-
-
-def scale_bytes(dtype, block, axis, layout, shape, cu: Optional[arrays.View]) -> int:
-    """Bytes of a scale array with default strides, padding included. cu: host offsets, or None."""
-    tags = abi.Tags(abi.DTYPES[dtype], abi.named(abi.BLOCKS, block, "block"), 0, 0)
-    batch, tokens = batch_of(shape, cu)
-    heads = 1 if len(shape) == 2 else shape[-2]
-    found = c.c_int64()
-    address = None if cu is None else cu.data
-    abi.check(
-        abi.lib.mxattn_scales_bytes(
-            c.addressof(tags), abi.AXES[axis], abi.named(abi.LAYOUTS, layout, "layout"), batch, tokens, address, heads,
-            shape[-1], c.addressof(found),
-        )  # fmt: skip
-    )
-    return found.value
 
 
 def scale_shape(axis, layout, shape, cu: Optional[arrays.View]) -> tuple:

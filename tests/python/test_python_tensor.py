@@ -3,11 +3,15 @@
 SPDX-License-Identifier: Apache-2.0
 """
 
+import ctypes
+import itertools
+
 import ml_dtypes
 import mxattn
 import numpy as np
 import pytest
 from cli_oracle import quantize_sequence, tiled
+from mxattn import _abi as abi
 from python_data import normal, qkv, same_bits
 
 E4M3, E8M0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
@@ -68,6 +72,36 @@ def test_layouts():
         row.with_scales("tiled", ("seq",))
     with pytest.raises(mxattn.LayoutError):
         row.with_scales("compact")
+
+
+def test_sizes():
+    """Arrays are as large as mxattn_scales_bytes says, and a shorter one is refused for every layout."""
+    for shape, cu in (((2, 70, 3, 72), None), ((103, 2, 40), np.array([0, 33, 33, 103], np.int32))):
+        for layout, axis in itertools.product(abi.LAYOUTS, abi.AXES):
+            tags, size = abi.Tags(abi.E4M3, abi.SQUARE, 0, 0), ctypes.c_int64()
+            batch, tokens = (shape[0], shape[1]) if cu is None else (3, shape[0])
+            abi.check(
+                abi.lib.mxattn_scales_bytes(
+                    ctypes.addressof(tags), abi.AXES[axis], abi.LAYOUTS[layout], batch, tokens,
+                    None if cu is None else cu.ctypes.data, shape[-2], shape[-1], ctypes.addressof(size),
+                )
+            )  # fmt: skip
+            made = mxattn.quantize(np.zeros(shape, np.float32), layout=layout, axes=(axis,), cu_seqlens=cu)
+            scales = np.asarray(made.scale_hdim if axis == "hdim" else made.scale_seq).view(np.uint8)
+            assert scales.size == size.value, (shape, layout, axis)
+            short = {"scale_" + axis: scales.ravel()[:-1]}
+            with pytest.raises(mxattn.ShapeError, match=f"needs {size.value}"):
+                mxattn.MxTensor(made.payload, layout=layout, cu_seqlens=cu, **short)
+
+
+def test_read_only_outputs():
+    x = normal(1, 32, 1, 32)
+    out = np.zeros_like(x)
+    out.flags.writeable = False
+    for call in (lambda: mxattn.attention(x, x, x, out=out), lambda: mxattn.quantize(x).dequantize(out=out)):
+        with pytest.raises(mxattn.ArgumentError, match="out is read-only"):
+            call()
+    assert not out.any()
 
 
 @pytest.mark.parametrize("layout", ["linear", "compact", "tiled"])
