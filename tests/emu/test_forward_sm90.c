@@ -26,21 +26,36 @@ typedef struct forward_case {
     int sink;
     mxattn_dtype operands, o;
     int seeds;
+    mxattn_intermediates intermediates; /* AUTO: E4M3 */
+    int strict;
 } forward_case;
 
+#define E4M3 MXATTN_INTERMEDIATES_AUTO
+#define BF16 MXATTN_INTERMEDIATES_BF16
+
 static const forward_case cases[] = {
-    {"one tile", 1, 64, 128, 1, 1, 128, 0, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, MANY},
+    {"one tile", 1, 64, 128, 1, 1, 128, 0, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, MANY, E4M3, 0},
     /* Three tiles for each of two CTAs, and six blocks in a tile: every buffer's stages come round.
      */
-    {"six tiles", 1, 256, 256, 3, 3, 128, 0, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_BF16, SEEDS},
-    {"six blocks", 1, 192, 768, 1, 1, 128, 0, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_F32, SEEDS},
-    {"causal", 1, 200, 256, 2, 1, 64, 1, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_F32, 4},
-    {"top left", 1, 96, 224, 1, 1, 128, 1, 1, -1, -1, 0, 0, MXATTN_F32, MXATTN_F16, 4},
-    {"window", 2, 192, 192, 1, 1, 64, 0, 0, 40, 17, 0, 0, MXATTN_F32, MXATTN_F32, 4},
-    {"softcap and sink", 1, 128, 160, 2, 2, 128, 0, 0, -1, -1, 15.0, 1, MXATTN_F32, MXATTN_F32, 4},
-    {"odd lengths", 2, 33, 129, 4, 2, 64, 0, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_BF16, MANY},
-    {"one query", 1, 1, 255, 2, 1, 128, 1, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, MANY},
-    {"MXFP8 given", 1, 128, 128, 2, 1, 128, 1, 0, -1, -1, 0, 0, MXATTN_E4M3, MXATTN_F32, 4},
+    {"six tiles", 1, 256, 256, 3, 3, 128, 0, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_BF16, SEEDS, E4M3,
+     0},
+    {"six blocks", 1, 192, 768, 1, 1, 128, 0, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_F32, SEEDS, E4M3,
+     0},
+    {"causal", 1, 200, 256, 2, 1, 64, 1, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_F32, 4, E4M3, 0},
+    {"top left", 1, 96, 224, 1, 1, 128, 1, 1, -1, -1, 0, 0, MXATTN_F32, MXATTN_F16, 4, E4M3, 0},
+    {"window", 2, 192, 192, 1, 1, 64, 0, 0, 40, 17, 0, 0, MXATTN_F32, MXATTN_F32, 4, E4M3, 0},
+    {"softcap and sink", 1, 128, 160, 2, 2, 128, 0, 0, -1, -1, 15.0, 1, MXATTN_F32, MXATTN_F32, 4,
+     E4M3, 0},
+    {"odd lengths", 2, 33, 129, 4, 2, 64, 0, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_BF16, MANY, E4M3,
+     0},
+    {"one query", 1, 1, 255, 2, 1, 128, 1, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, MANY, E4M3, 0},
+    {"MXFP8 given", 1, 128, 128, 2, 1, 128, 1, 0, -1, -1, 0, 0, MXATTN_E4M3, MXATTN_F32, 4, E4M3,
+     0},
+    {"d256", 1, 130, 300, 1, 1, 256, 0, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, 4, E4M3, 0},
+    {"d96", 1, 70, 200, 2, 2, 96, 1, 0, -1, -1, 0, 0, MXATTN_BF16, MXATTN_F32, 4, E4M3, 0},
+    {"bf16", 1, 192, 320, 1, 1, 128, 0, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, SEEDS, BF16, 0},
+    {"bf16 d256", 1, 65, 200, 1, 1, 256, 1, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, 4, BF16, 0},
+    {"strict", 1, 256, 256, 2, 1, 128, 1, 0, -1, -1, 0, 0, MXATTN_F32, MXATTN_F32, SEEDS, BF16, 1},
 };
 
 static void options(mxt_attention *a, const forward_case *c)
@@ -53,7 +68,11 @@ static void options(mxt_attention *a, const forward_case *c)
     a->problem.has_sink = c->sink;
     a->problem.backend = MXATTN_BACKEND_REF;
     a->problem.precision = MXATTN_PRECISION_MODEL;
-    a->problem.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    a->problem.intermediates = c->intermediates ? c->intermediates : MXATTN_INTERMEDIATES_E4M3;
+    a->problem.causal_strict = c->strict;
+    if (c->strict) {
+        a->problem.q.block = a->problem.k.block = a->problem.v.block = MXATTN_BLOCK_ROW;
+    }
     a->problem.mode = MXATTN_INFERENCE;
 }
 
