@@ -557,7 +557,7 @@ MXATTN_API mxattn_status mxattn_attention_forward(const mxattn_plan *plan,
                                                   const mxattn_attention_args *args);
 
 /* Needs a TRAINING plan, dout, dq, dk, dv, and either saved, or lse and an o in F32, F16 or BF16.
- */
+ * On GPUs saved holds what is known of rows, not O: o is needed beside it. */
 MXATTN_API mxattn_status mxattn_attention_backward(const mxattn_plan *plan,
                                                    const mxattn_attention_args *args);
 

@@ -4,6 +4,7 @@
  */
 #include "cuda/attention.h"
 
+#include "cuda/backward.h"
 #include "cuda/forward.h"
 #include "cuda/sm100_forward.h"
 
@@ -37,4 +38,15 @@ mxattn_status mxa_cuda_attention_prepare(const mxattn_plan *plan, const mxa_atte
     }
     return device->arch == 100 ? mxa_sm100_prepare(plan, call, device)
                                : mxa_cuda_prepare(plan, call);
+}
+
+mxattn_status mxa_cuda_attention_backward(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    const mxa_cuda_device *device;
+    mxattn_status status = mxa_cuda_device_take(plan->problem.device, &device);
+    if (status) {
+        return status;
+    }
+    return device->arch == 100 ? mxa_backend_lacks(plan->backend, "attention_backward for sm_100")
+                               : mxa_cuda_backward(plan, call);
 }

@@ -9,6 +9,7 @@
 
 mxattn_status mxa_cuda_attention_plan(mxattn_plan *plan);
 mxattn_status mxa_cuda_attention_forward(const mxattn_plan *plan, const mxa_attention_call *call);
+mxattn_status mxa_cuda_attention_backward(const mxattn_plan *plan, const mxa_attention_call *call);
 mxattn_status mxa_cuda_attention_prepare(const mxattn_plan *plan, const mxa_attention_call *call);
 
 #endif

@@ -17,7 +17,11 @@
     "mxa_sm90_forward_e4m3_128x64_d256\n"                                                          \
     "mxa_sm90_forward_bf16_128x64_d64\n"                                                           \
     "mxa_sm90_forward_bf16_128x64_d128\n"                                                          \
-    "mxa_sm90_forward_bf16_128x64_d256\n"
+    "mxa_sm90_forward_bf16_128x64_d256\n"                                                          \
+    "mxa_sm90_backward_e4m3_64x128_d64\n"                                                          \
+    "mxa_sm90_backward_e4m3_64x128_d64_softcap\n"                                                  \
+    "mxa_sm90_backward_e4m3_64x128_d128\n"                                                         \
+    "mxa_sm90_backward_e4m3_64x128_d128_softcap\n"
 
 #define BLACKWELL_KERNELS                                                                          \
     "mxa_sm100_forward_e4m3_256x128_d64\n"                                                         \
@@ -136,10 +140,10 @@ static mxattn_status cuda_synchronise(const mxattn_context *context, int32_t ord
     .device_copy = cuda_copy, .stream_create = cuda_stream_create,                                 \
     .stream_destroy = cuda_stream_destroy, .synchronise = cuda_synchronise,                        \
     .plan = mxa_cuda_attention_plan, .forward = mxa_cuda_attention_forward,                        \
-    .prepare = mxa_cuda_attention_prepare, .quantize = mxa_cuda_quantize,                          \
-    .dequantize = mxa_cuda_dequantize, .quantize_workspace = mxa_cuda_quantize_workspace,          \
-    .scales_scatter = mxa_cuda_scales_scatter, .scales_transform = mxa_cuda_scales_transform,      \
-    .states_merge = mxa_cuda_states_merge
+    .backward = mxa_cuda_attention_backward, .prepare = mxa_cuda_attention_prepare,                \
+    .quantize = mxa_cuda_quantize, .dequantize = mxa_cuda_dequantize,                              \
+    .quantize_workspace = mxa_cuda_quantize_workspace, .scales_scatter = mxa_cuda_scales_scatter,  \
+    .scales_transform = mxa_cuda_scales_transform, .states_merge = mxa_cuda_states_merge
 
 const mxa_backend mxa_cuda_backend = {
     .name = "cuda",

@@ -4,6 +4,7 @@
  */
 #include "cuda/device.h"
 
+#include "cuda/backward.h"
 #include "cuda/forms.h"
 #include "cuda/sm100/forward_params.h"
 #include "status.h"
@@ -15,7 +16,9 @@ enum {
     DEVICES_MOST = MXA_CUDA_EMULATED_SM90,
     QUANTIZE_BYTES = 256 + 2048 + 1024 + 4 * 33 * 128,
     PREPARE_SUMS_BYTES = 1056 + 4 * 8 * 256,
-    PREPARE_VALUES_BYTES = 1056 + 4 * (33 * 256 + 16)
+    PREPARE_VALUES_BYTES = 1056 + 4 * (33 * 256 + 16),
+    BACKWARD_ROWS_BYTES = 1536 + 17024,
+    BACKWARD_TILES_BYTES = 2 * 4 * (17 * 128 + 8)
 };
 
 /* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
@@ -24,6 +27,7 @@ static const struct {
     int shared_bytes;
 } kernels[MXA_KERNELS] = {
     [MXA_KERNEL_SCHEDULE] = {"common/schedule", "mxa_schedule", 256 + 4 * 1024 + 16},
+    [MXA_KERNEL_SCHEDULE_KEYS] = {"common/schedule", "mxa_schedule_keys", 256 + 4 * 1024 + 16},
     [MXA_KERNEL_CLEAR_ROWS] = {"common/clear", "mxa_clear_rows", 0},
     [MXA_KERNEL_QUANTIZE_MEAN] = {"common/quantize", "mxa_quantize_mean", 256},
     [MXA_KERNEL_QUANTIZE_ANY] = {"common/quantize", "mxa_quantize_any", QUANTIZE_BYTES},
@@ -75,6 +79,38 @@ static const struct {
                                       MXA_SM100_FORWARD_SHARED(64)},
     [MXA_KERNEL_SM100_FORWARD_D128] = {"sm100/forward", "mxa_sm100_forward_e4m3_256x128_d128",
                                        MXA_SM100_FORWARD_SHARED(128)},
+    [MXA_KERNEL_BACKWARD_ROWS_D64] = {"sm90/backward_rows", "mxa_sm90_backward_rows_d64",
+                                      BACKWARD_ROWS_BYTES},
+    [MXA_KERNEL_BACKWARD_ROWS_D128] = {"sm90/backward_rows", "mxa_sm90_backward_rows_d128",
+                                       BACKWARD_ROWS_BYTES},
+    [MXA_KERNEL_BACKWARD_ROWS_BF16_D64] = {"sm90/backward_rows", "mxa_sm90_backward_rows_bf16_d64",
+                                           BACKWARD_ROWS_BYTES},
+    [MXA_KERNEL_BACKWARD_ROWS_BF16_D128] = {"sm90/backward_rows",
+                                            "mxa_sm90_backward_rows_bf16_d128",
+                                            BACKWARD_ROWS_BYTES},
+    [MXA_KERNEL_BACKWARD_FACTORS_D64] = {"sm90/backward_tiles", "mxa_sm90_backward_factors_d64",
+                                         256 + 4 * 256},
+    [MXA_KERNEL_BACKWARD_FACTORS_D128] = {"sm90/backward_tiles", "mxa_sm90_backward_factors_d128",
+                                          256 + 4 * 256},
+    [MXA_KERNEL_BACKWARD_TILES_D64] = {"sm90/backward_tiles", "mxa_sm90_backward_tiles_d64",
+                                       BACKWARD_TILES_BYTES},
+    [MXA_KERNEL_BACKWARD_TILES_D128] = {"sm90/backward_tiles", "mxa_sm90_backward_tiles_d128",
+                                        BACKWARD_TILES_BYTES},
+    [MXA_KERNEL_BACKWARD_D64] = {"sm90/backward", "mxa_sm90_backward_e4m3_64x128_d64",
+                                 MXA_BACKWARD_SHARED_D64},
+    [MXA_KERNEL_BACKWARD_D64_SOFTCAP] = {"sm90/backward",
+                                         "mxa_sm90_backward_e4m3_64x128_d64_softcap",
+                                         MXA_BACKWARD_SHARED_D64},
+    [MXA_KERNEL_BACKWARD_D128] = {"sm90/backward", "mxa_sm90_backward_e4m3_64x128_d128",
+                                  MXA_BACKWARD_SHARED_D128},
+    [MXA_KERNEL_BACKWARD_D128_SOFTCAP] = {"sm90/backward",
+                                          "mxa_sm90_backward_e4m3_64x128_d128_softcap",
+                                          MXA_BACKWARD_SHARED_D128},
+    [MXA_KERNEL_BACKWARD_FINISH_D64] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d64",
+                                        4 * 64 * (64 + 4)},
+    [MXA_KERNEL_BACKWARD_FINISH_D128] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d128",
+                                         4 * 64 * (128 + 4)},
+    [MXA_KERNEL_BACKWARD_SINKS] = {"sm90/backward_finish", "mxa_sm90_backward_sinks", 4 * 256},
 };
 
 static mxa_cuda_device devices[MXA_CUDA_ORDINALS];

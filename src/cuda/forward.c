@@ -8,6 +8,7 @@
  */
 #include "cuda/forward.h"
 
+#include "cuda/backward.h"
 #include "cuda/common/clear_params.h"
 #include "cuda/copies.h"
 #include "cuda/sm90/forward_params.h"
@@ -51,11 +52,6 @@ static mxattn_status refuse(const mxattn_attention_problem *p)
 {
     const mxattn_tags *operands[] = {&p->q, &p->k, &p->v};
     static const char *const names[] = {"q", "k", "v"};
-    if (p->mode == MXATTN_TRAINING) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.mode is TRAINING; backend cuda has no attention backward in this "
-                        "version");
-    }
     if (p->head_dim > MXA_FORM_HEAD_DIM_MOST || p->head_dim_v > MXA_FORM_HEAD_DIM_MOST ||
         p->head_dim % 8 || p->head_dim_v % 8) {
         return mxa_fail(
@@ -104,6 +100,9 @@ mxattn_status mxa_cuda_plan(mxattn_plan *plan)
     mxattn_status status = mxa_cuda_device_take(p->device, &device);
     if (!status) {
         status = refuse(p);
+    }
+    if (!status && p->mode == MXATTN_TRAINING) {
+        status = mxa_cuda_backward_plan(plan);
     }
     if (status) {
         return status;

@@ -253,7 +253,8 @@ static void refusals(void)
     base.q.dtype = base.k.dtype = base.v.dtype = MXATTN_BF16;
     p = base;
     p.mode = MXATTN_TRAINING;
-    refusal("training", MXATTN_UNSUPPORTED, "problem.mode", &p);
+    p.head_dim = 256;
+    refusal("training with head_dim 256", MXATTN_UNSUPPORTED, "problem.head_dim", &p);
     p = base;
     p.head_dim = 264;
     refusal("head_dim 264", MXATTN_UNSUPPORTED, "problem.head_dim", &p);

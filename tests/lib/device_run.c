@@ -23,7 +23,7 @@ const char *mxt_device_missing(mxattn_backend backend)
     return mxattn_device_query(NULL, backend, 0, &device) ? mxattn_last_error() : NULL;
 }
 
-enum { MEMORIES = 24 };
+enum { MEMORIES = 40 };
 
 typedef struct pool {
     void *memory[MEMORIES];
@@ -170,6 +170,141 @@ mxattn_status mxt_device_forward(mxt_attention *a, const mxt_device_options *opt
     }
     fetch_o(&p, a, &o);
     fetch(&p, a->lse, lse.data, lse_bytes);
+    for (int i = 0; i < p.count; i++) {
+        (void)mxattn_device_free(NULL, p.backend, 0, p.memory[i]);
+    }
+    mxattn_plan_destroy(plan);
+    return p.status;
+}
+
+/* ---- backward ---- */
+
+/* Memory of `count` elements that the device writes. */
+static mxattn_tensor place_output(pool *p, const mxattn_tensor *like, mxattn_dtype dtype,
+                                  int64_t count)
+{
+    mxattn_tensor tensor = *like;
+    tensor.tags.dtype = dtype;
+    tensor.tags.block = MXATTN_BLOCK_NONE;
+    tensor.data = place(p, NULL, (size_t)(count * mxa_dtype_bytes(dtype)));
+    return tensor;
+}
+
+static void fetch_as_f32(pool *p, float *to, const mxattn_tensor *from, int64_t count)
+{
+    const size_t bytes = (size_t)(count * mxa_dtype_bytes(from->tags.dtype));
+    void *values = malloc(bytes);
+    mxt_fill_nan(values, bytes);
+    fetch(p, values, from->data, bytes);
+    mxt_to_f32(to, values, from->tags.dtype, count);
+    free(values);
+}
+
+typedef struct backward_tensors {
+    mxattn_tensor q, k, v, o, lse, dout, dlse, dq, dk, dv;
+    float *dsink;
+} backward_tensors;
+
+static void place_backward(pool *p, mxt_attention *a, const mxt_device_training *options,
+                           backward_tensors *t, mxattn_attention_args *args)
+{
+    t->q = place_operand(p, a, &a->tensor_q, options->forward.operands);
+    t->k = place_operand(p, a, &a->tensor_k, options->forward.operands);
+    t->v = place_operand(p, a, &a->tensor_v, options->forward.operands);
+    t->dout = place_operand(p, a, &a->tensor_dout, options->dout);
+    t->o = place_output(p, &a->tensor_o, options->forward.o, mxt_size_o(a));
+    t->lse = place_output(p, &a->tensor_lse, MXATTN_F32, mxt_size_lse(a));
+    t->dq = place_output(p, &a->tensor_dq, options->gradients, mxt_size_q(a));
+    t->dk = place_output(p, &a->tensor_dk, options->gradients, mxt_size_k(a));
+    t->dv = place_output(p, &a->tensor_dv, options->gradients, mxt_size_v(a));
+    if (a->dlse) {
+        t->dlse = a->tensor_dlse;
+        t->dlse.data = place(p, a->dlse, (size_t)mxt_size_lse(a) * 4);
+        args->dlse = &t->dlse;
+    }
+    args->q = &t->q;
+    args->k = &t->k;
+    args->v = &t->v;
+    args->o = &t->o;
+    args->lse = &t->lse;
+    args->dout = &t->dout;
+    args->dq = &t->dq;
+    args->dk = &t->dk;
+    args->dv = &t->dv;
+    args->batch = a->problem.format == MXATTN_JAGGED ? a->batch : -1;
+    args->cu_seqlens_q = place_i32(p, a->cu_q, a->batch + 1);
+    args->cu_seqlens_k = place_i32(p, a->cu_k, a->batch + 1);
+    args->seqused_q = place_i32(p, a->used_q, a->batch);
+    args->seqused_k = place_i32(p, a->used_k, a->batch);
+    args->device_status = place(p, NULL, sizeof(uint32_t));
+    if (a->problem.has_sink) {
+        args->sink = place(p, a->sink, (size_t)a->problem.heads * 4);
+        t->dsink = place(p, NULL, (size_t)a->problem.heads * 4);
+    }
+}
+
+/* Forward, then backward `times` times; the last result stays on the device. */
+static void run_backward(pool *p, const mxattn_plan *plan, const mxt_device_training *options,
+                         backward_tensors *t, mxattn_attention_args *args)
+{
+    mxattn_plan_info info;
+    mxattn_plan_info_init(&info);
+    mxattn_plan_query(plan, &info);
+    args->saved = options->without_saved ? NULL : place(p, NULL, (size_t)info.saved_bytes);
+    args->workspace_bytes = (size_t)info.workspace_forward_bytes;
+    args->workspace = place(p, NULL, args->workspace_bytes);
+    if (options->forward.prepared) {
+        void *memory = place(p, NULL, (size_t)info.prepared_bytes);
+        args->prepared = memory;
+        if (!p->status) {
+            p->status = mxattn_prepare(plan, args);
+        }
+    }
+    if (!p->status) {
+        p->status = mxattn_attention_forward(plan, args);
+    }
+    args->workspace_bytes = (size_t)info.workspace_backward_bytes;
+    args->workspace = place(p, NULL, args->workspace_bytes);
+    args->dsink = t->dsink;
+    if (!p->status) {
+        p->status = mxattn_attention_backward(plan, args);
+    }
+    if (!p->status) {
+        p->status = mxattn_device_synchronise(NULL, p->backend, 0, NULL);
+    }
+}
+
+mxattn_status mxt_device_backward(mxt_attention *a, const mxt_device_training *options)
+{
+    pool p = {.backend = options->forward.backend ? options->forward.backend : MXATTN_BACKEND_CUDA};
+    mxattn_attention_problem problem = a->problem;
+    mxattn_plan *plan = NULL;
+    problem.backend = p.backend;
+    problem.mode = MXATTN_TRAINING;
+    problem.precision = MXATTN_PRECISION_MXFP8;
+    problem.intermediates = MXATTN_INTERMEDIATES_AUTO;
+    problem.q.dtype = problem.k.dtype = problem.v.dtype = options->forward.operands;
+    problem.o.dtype = options->forward.o;
+    problem.dout.dtype = options->dout;
+    problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = options->gradients;
+    mxattn_status status = mxattn_plan_create(NULL, &problem, &plan);
+    if (status) {
+        return status;
+    }
+    mxattn_attention_args args;
+    mxattn_attention_args_init(&args);
+    backward_tensors t;
+    memset(&t, 0, sizeof t);
+    place_backward(&p, a, options, &t, &args);
+    run_backward(&p, plan, options, &t, &args);
+    fetch_as_f32(&p, a->o, &t.o, mxt_size_o(a));
+    fetch(&p, a->lse, t.lse.data, (size_t)mxt_size_lse(a) * 4);
+    fetch_as_f32(&p, a->dq, &t.dq, mxt_size_q(a));
+    fetch_as_f32(&p, a->dk, &t.dk, mxt_size_k(a));
+    fetch_as_f32(&p, a->dv, &t.dv, mxt_size_v(a));
+    if (t.dsink) {
+        fetch(&p, a->dsink, t.dsink, (size_t)problem.heads * 4);
+    }
     for (int i = 0; i < p.count; i++) {
         (void)mxattn_device_free(NULL, p.backend, 0, p.memory[i]);
     }

@@ -101,6 +101,11 @@
 #define MXT_CUDA_LSE_RELATIVE  1.0e-2
 #define MXT_CUDA_LSE_LONG_TAIL 6.0e-2
 
+/* --- The CUDA backward's dsink: sums over all rows of exp(sink - LSE) * delta, whose terms have
+ * either sign; each is off by what O and dO cost (5e-2), and the sum may be a fraction of the
+ * terms' root. */
+#define MXT_CUDA_DSINK 3.0e-1
+
 /* --- RMSNorm backward against float64: FP32 products and sums along a row, FP32 sums of dweight
  * over a range of tokens; and dx rounded to BF16 (2^-9). */
 #define MXT_NORM_BACKWARD 1.0e-6

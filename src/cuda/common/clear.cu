@@ -1,4 +1,4 @@
-/* clear.cu: rows of outputs that belong to no sequence: O becomes 0, LSE -inf.
+/* clear.cu: rows of outputs that belong to no sequence: O (or a gradient) becomes 0, LSE -inf.
  *
  * One CTA a token; those inside a sequence return at once.
  *
@@ -11,7 +11,7 @@
 /* 1 when token `token` of the tensor is one that counts. */
 MXA_DEVICE int clear_used(const mxa_clear_params *params, int token)
 {
-    mxa_global record = params->batch.sequences;
+    mxa_global record = params->batch.sequences + (params->is_k_side ? 16 : 0);
     if (params->seqlen) {
         int used = dev_load_global_i32(record + 64 * (uint64_t)(token / params->seqlen) + 8);
         return token % params->seqlen < used;

@@ -13,7 +13,8 @@ typedef struct mxa_clear_params {
     int64_t o_batch, o_token, o_head; /* strides in elements */
     int64_t lse_batch, lse_head, lse_token;
     int32_t o_type, heads, head_dim;
-    int32_t seqlen; /* dense: tokens of each sequence; jagged: 0 */
+    int32_t seqlen;    /* dense: tokens of each sequence; jagged: 0 */
+    int32_t is_k_side; /* tokens of k rather than q */
 } mxa_clear_params;
 
 #endif

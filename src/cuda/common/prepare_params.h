@@ -61,6 +61,7 @@ typedef struct mxa_schedule_params {
     int32_t max_seqlen_q, max_seqlen_k;
     int32_t tile_q;
     int32_t causal, top_left; /* for the order of the tiles only */
+    int32_t ordered;          /* of keys: a sequence's tiles in their order, not longest first */
     mxa_global sequences, tiles, tile_count;
     mxa_global status;        /* uint32, written: a device status word (status.h) */
     mxa_global caller_status; /* the caller's device_status, or 0 */

@@ -123,6 +123,19 @@ MXA_DEVICE void walk_tiles(const mxa_schedule_params *params, mxa_shared shared,
     }
 }
 
+/* Turns the counts of the buckets into where each begins; returns their sum. */
+MXA_DEVICE int place_buckets(mxa_shared shared)
+{
+    int total;
+    cta_sync();
+    int mine = (int)dev_load_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread());
+    int before = cta_scan(shared + AT_SCAN, mine, &total);
+    cta_sync();
+    dev_store_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread(), (uint32_t)before);
+    cta_sync();
+    return total;
+}
+
 MXA_KERNEL_SMALL(mxa_schedule, 1024, mxa_schedule_params, parameters)
 {
     const mxa_schedule_params *params = &parameters;
@@ -139,14 +152,58 @@ MXA_KERNEL_SMALL(mxa_schedule, 1024, mxa_schedule_params, parameters)
         return;
     }
     walk_tiles(params, shared, 0);
-    cta_sync();
-    int total;
-    int mine = (int)dev_load_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread());
-    int before = cta_scan(shared + AT_SCAN, mine, &total);
-    cta_sync();
-    dev_store_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread(), (uint32_t)before);
-    cta_sync();
+    int total = place_buckets(shared);
     walk_tiles(params, shared, 1);
+    if (dev_thread() == 0) {
+        dev_store_global_u32(params->tile_count, (uint32_t)total);
+    }
+}
+
+/* Queries that see the tile of keys from `first` on, in blocks. */
+MXA_DEVICE int key_tile_cost(const mxa_schedule_params *params, int first, int q_used, int k_used)
+{
+    int queries = q_used;
+    if (params->causal) {
+        int hidden = first - (params->top_left ? 0 : k_used - q_used);
+        queries -= hidden < 0 ? 0 : hidden > q_used ? q_used : hidden;
+    }
+    int blocks = ceil_div(queries, 128);
+    return params->ordered ? 0 : blocks < BUCKETS ? blocks : BUCKETS - 1;
+}
+
+/* The same as walk_tiles, of tiles of keys and kv heads. WHY a thread keeps whole sequences: with
+ * `ordered` there is one bucket, and the tiles of a sequence and head come in their order. */
+MXA_DEVICE void walk_key_tiles(const mxa_schedule_params *params, mxa_shared shared, int write)
+{
+    for (int b = dev_thread(); b < params->batch; b += THREADS) {
+        mxa_global record = params->sequences + 64 * (uint64_t)b;
+        int q_used = dev_load_global_i32(record + 8), k_used = dev_load_global_i32(record + 24);
+        for (int first = 0; first < k_used; first += params->tile_q) {
+            int bucket = BUCKETS - 1 - key_tile_cost(params, first, q_used, k_used);
+            uint32_t at = dev_fetch_add_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)bucket,
+                                                   (uint32_t)params->heads);
+            for (int h = 0; write && h < params->heads; h++) {
+                mxa_u32x4 tile = {(uint32_t)b, (uint32_t)h, (uint32_t)first, 0};
+                dev_store_global_u32x4(params->tiles + 16 * (uint64_t)(at + (uint32_t)h), tile);
+            }
+        }
+    }
+}
+
+/* The list of key tiles of a batch whose records and status are there; heads: kv heads; tile_q:
+ * keys of a tile. */
+MXA_KERNEL_SMALL(mxa_schedule_keys, 1024, mxa_schedule_params, parameters)
+{
+    const mxa_schedule_params *params = &parameters;
+    const mxa_shared shared = dev_shared();
+    dev_store_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread(), 0);
+    cta_sync();
+    if (dev_load_global_u32(params->status)) {
+        return;
+    }
+    walk_key_tiles(params, shared, 0);
+    int total = place_buckets(shared);
+    walk_key_tiles(params, shared, 1);
     if (dev_thread() == 0) {
         dev_store_global_u32(params->tile_count, (uint32_t)total);
     }

@@ -1,0 +1,582 @@
+/* backward.c: see backward.h.
+ *
+ * A run queues, without reading anything back: the forward's private copies (unless the caller
+ * brings them prepared), the list of key tiles of a batch that is not plainly dense, two passes
+ * that make what the main kernel reads, the main kernel, and a pass that turns the sums of dQ into
+ * dQ. docs/kernels.md, Hopper backward, says what each is for.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/backward.h"
+
+#include "cuda/common/clear_params.h"
+#include "cuda/common/prepare_params.h"
+#include "cuda/copies.h"
+#include "cuda/forward.h"
+#include "cuda/sm90/backward_params.h"
+#include "cuda/sm90/backward_prepare_params.h"
+#include "mx/element.h"
+#include "status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGNMENT = 1024, COPY_THREADS = 2 };
+
+/* Offsets into the workspace; the forward's copies come first. */
+typedef struct layout {
+    mxa_copies copies;
+    int64_t query_groups, key_groups, delta, lse2, partial, partial_sink;
+    int64_t dout_rows, v_rows;
+    int64_t factors, dv_factor, dq_log2, mean, mean_used;
+    int64_t q_t, dout_t, k_t, q_records, k_records;
+    int64_t column_sums, dq, order;
+    int64_t tiles, tile_count;
+    int64_t bytes;
+    int64_t q_tiles, k_tiles; /* of a head */
+} layout;
+
+static int64_t take(int64_t *at, int64_t bytes)
+{
+    const int64_t place = *at;
+    *at += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return place;
+}
+
+/* The form whose copies backward reads: exponents by groups of 32 tokens. */
+static const mxa_forward_form *form_of(const mxattn_attention_problem *p)
+{
+    return mxa_forward_form_find(p->head_dim, p->head_dim_v, MXA_FORM_F32);
+}
+
+static layout lay_out(const mxattn_attention_problem *p)
+{
+    layout l;
+    l.copies = mxa_copies_lay_out(p, form_of(p));
+    int64_t at = l.copies.bytes;
+    const int64_t d = p->head_dim, heads = p->heads, kv_heads = p->kv_heads;
+    const int64_t k_rows = l.copies.k_rows, pairs = p->batch * heads;
+    l.q_tiles = (l.copies.q_rows / MXA_BACKWARD_GROUP + p->batch + 1) / 2 + 1;
+    l.k_tiles = k_rows / MXA_BACKWARD_TILE_K;
+    const int64_t rows = heads * l.q_tiles * MXA_BACKWARD_TILE_Q;
+    l.query_groups = take(&at, heads * l.q_tiles * 2 * (int64_t)sizeof(mxa_backward_query_group));
+    l.key_groups =
+        take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP * (int64_t)sizeof(mxa_backward_key_group));
+    l.delta = take(&at, rows * 4);
+    l.lse2 = take(&at, rows * 4);
+    l.partial = take(&at, heads * l.q_tiles * d * 4);
+    l.partial_sink = take(&at, p->has_sink ? heads * l.q_tiles * 2 * 4 : 0);
+    l.dout_rows = take(&at, rows * d);
+    l.v_rows = take(&at, kv_heads * k_rows * d);
+    l.factors = take(&at, p->batch * kv_heads * (int64_t)sizeof(mxa_backward_factors));
+    l.dv_factor = take(&at, p->batch * kv_heads * 4);
+    l.dq_log2 = take(&at, pairs * 4);
+    l.mean = take(&at, pairs * d * 4);
+    l.mean_used = take(&at, pairs * 4);
+    l.q_t = take(&at, rows * d);
+    l.dout_t = take(&at, rows * d);
+    l.k_t = take(&at, kv_heads * k_rows * d);
+    l.q_records = take(&at, heads * l.q_tiles * MXA_BACKWARD_RECORD);
+    l.k_records = take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP *
+                                (int64_t)sizeof(mxa_backward_key_record));
+    l.column_sums = take(&at, heads * k_rows * 4);
+    l.dq = take(&at, rows * d * (p->dq_reduce == MXATTN_DQ_REDUCE_FP32 ? 4 : 2));
+    l.order = take(&at, p->deterministic ? heads * l.q_tiles * 4 : 0);
+    l.tiles = take(&at, kv_heads * l.k_tiles * (int64_t)sizeof(mxa_gpu_tile));
+    l.tile_count = take(&at, 4);
+    l.bytes = at;
+    return l;
+}
+
+static mxa_kernel main_kernel(const mxattn_attention_problem *p)
+{
+    if (p->head_dim == 64) {
+        return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D64_SOFTCAP : MXA_KERNEL_BACKWARD_D64;
+    }
+    return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D128_SOFTCAP : MXA_KERNEL_BACKWARD_D128;
+}
+
+/* Gradients that this backend does not write, or dO that it does not read. */
+static mxattn_status refuse_tags(const mxattn_attention_problem *p)
+{
+    const mxattn_tags *gradients[] = {&p->dq, &p->dk, &p->dv};
+    static const char *const names[] = {"dq", "dk", "dv"};
+    for (int i = 0; i < 3; i++) {
+        if (!mxa_dtype_is_wide(gradients[i]->dtype)) {
+            return mxa_fail(MXATTN_UNSUPPORTED,
+                            "problem.%s.dtype is %s; backend cuda writes F32, F16 or BF16",
+                            names[i], mxa_dtype_name(gradients[i]->dtype));
+        }
+    }
+    if (p->dout.block == MXATTN_BLOCK_COLUMN && mxa_dtype_is_wide(p->dout.dtype)) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.dout.block is column for a wide operand; backend cuda quantizes "
+                        "row and square blocks in the call");
+    }
+    if (p->q_seq.dtype || p->k_seq.dtype || p->v_seq.dtype) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.q_seq, k_seq or v_seq is given; backward on cuda reads one "
+                        "payload of each operand");
+    }
+    return MXATTN_OK;
+}
+
+mxattn_status mxa_cuda_backward_plan(mxattn_plan *plan)
+{
+    mxattn_attention_problem *p = &plan->problem;
+    if ((p->head_dim != 64 && p->head_dim != 128) || p->head_dim_v != p->head_dim) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.head_dim is %lld and head_dim_v %lld; backend cuda has backward "
+                        "kernels for 64 and 128, both equal",
+                        (long long)p->head_dim, (long long)p->head_dim_v);
+    }
+    if (p->intermediates == MXATTN_INTERMEDIATES_BF16) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "problem.intermediates is BF16; backward on cuda holds P and dS in E4M3");
+    }
+    const mxattn_status status = refuse_tags(p);
+    if (!status) {
+        p->dq_reduce = p->dq_reduce == MXATTN_DQ_REDUCE_AUTO ? MXATTN_DQ_REDUCE_FP16 : p->dq_reduce;
+        plan->info.workspace_backward_bytes = lay_out(p).bytes;
+        snprintf(plan->kernel_backward, sizeof plan->kernel_backward, "%s",
+                 mxa_kernel_entry(main_kernel(p)));
+    }
+    return status;
+}
+
+/* Everything one run needs to know. */
+typedef struct run {
+    mxa_forward_run forward; /* of the copies; its batch has no list of query tiles' use here */
+    const mxattn_plan *plan;
+    const mxa_attention_call *call;
+    const mxa_cuda_device *device;
+    layout l;
+    mxa_global base; /* of the workspace */
+    mxa_backward_prepare_params params;
+    unsigned q_tiles, k_tiles; /* that this batch can have */
+} run;
+
+static mxattn_status check_rows(const char *name, const mxattn_tensor *t)
+{
+    const int64_t bytes = mxa_dtype_bytes(t->tags.dtype);
+    if (mxa_address(t->data) % 16 || t->stride[0] * bytes % 16 || t->stride[1] * bytes % 16 ||
+        t->stride[2] * bytes % 16) {
+        return mxa_fail(MXATTN_ALIGNMENT,
+                        "args.%s is at %p with strides %lld, %lld, %lld of %lld bytes; on cuda "
+                        "base and strides must be multiples of 16 bytes",
+                        name, t->data, (long long)t->stride[0], (long long)t->stride[1],
+                        (long long)t->stride[2], (long long)bytes);
+    }
+    return MXATTN_OK;
+}
+
+static mxattn_status check(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    const mxattn_tensor *tensors[] = {&call->o, &call->dout, &call->dq, &call->dk, &call->dv};
+    static const char *const names[] = {"o", "dout", "dq", "dk", "dv"};
+    const mxattn_tensor *words[] = {&call->lse, &call->dlse};
+    mxattn_status status = MXATTN_OK;
+    if (!call->o.ndim) {
+        return mxa_fail(MXATTN_ARGUMENT,
+                        "args.o is NULL; backward on cuda reads it, also beside saved");
+    }
+    for (int i = 0; i < 5 && !status; i++) {
+        status = check_rows(names[i], tensors[i]);
+    }
+    for (int i = 0; i < 2 && !status; i++) {
+        if (words[i]->ndim && mxa_address(words[i]->data) % 4) {
+            status =
+                mxa_fail(MXATTN_ALIGNMENT, "args.%s is at %p; on cuda it must be a multiple of 4",
+                         i ? "dlse" : "lse", words[i]->data);
+        }
+    }
+    if (!status && (plan->problem.v.flags & MXATTN_CENTRED) && mxa_address(call->v.centre) % 16) {
+        status = mxa_fail(MXATTN_ALIGNMENT,
+                          "args.v.centre is at %p; on cuda it must be a multiple of 16",
+                          (const void *)call->v.centre);
+    }
+    return status;
+}
+
+/* dO or O as kernels read it. */
+static void read_rows(const mxattn_tensor *t, mxa_gpu_operand *out)
+{
+    const int axis = t->scales[MXATTN_HDIM].data ? MXATTN_HDIM : MXATTN_SEQ;
+    const mxattn_scales *scales = &t->scales[axis];
+    memset(out, 0, sizeof *out);
+    out->data = mxa_address(t->data);
+    out->stride_outer = t->stride[0];
+    out->stride_token = t->stride[1];
+    out->stride_head = t->stride[2];
+    out->type = (int32_t)t->tags.dtype;
+    out->block = (int32_t)t->tags.block;
+    out->rounding = (int32_t)t->tags.rounding;
+    out->scales = mxa_address(scales->data);
+    out->cu_scale = mxa_address(scales->cu_scale);
+    out->scale_head = scales->stride_head;
+    out->scale_row = scales->stride_row;
+    out->scale_k = scales->stride_k;
+    out->scale_layout = (int32_t)scales->layout;
+    out->scale_axis = axis;
+}
+
+/* The private copies: the caller's, or those that this run makes. */
+static void begin_copies(run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxa_attention_call *call = r->call;
+    mxa_forward_run *f = &r->forward;
+    const int by_token = r->plan->info.intermediates == MXATTN_INTERMEDIATES_BF16;
+    f->plan = r->plan;
+    f->call = call;
+    f->device = r->device;
+    f->form = form_of(p);
+    f->v = &call->v;
+    f->v_has_mean = !by_token && !(call->v.tags.flags & MXATTN_CENTRED);
+    f->at = r->l.copies;
+    f->base = r->base;
+    if (call->prepared && !by_token) {
+        f->base = mxa_address(call->prepared);
+    }
+    f->batch.batch = (int32_t)call->batch_q.batch;
+    if (p->format == MXATTN_JAGGED || call->batch_q.seqused || call->batch_k.seqused) {
+        f->batch.sequences = f->base + (uint64_t)f->at.sequences;
+        f->batch.tiles = f->base + (uint64_t)f->at.tiles;
+        f->batch.tile_count = f->base + (uint64_t)f->at.tile_count;
+        f->batch.status = f->base + (uint64_t)f->at.status;
+    } else {
+        const int64_t q = call->batch_q.seqlen, k = call->batch_k.seqlen;
+        f->batch.seqlen_q = (int32_t)q;
+        f->batch.seqlen_k = (int32_t)k;
+        f->batch.padded_q = (int32_t)((q + 31) / 32 * 32);
+        f->batch.padded_k = (int32_t)((k + 127) / 128 * 128);
+        f->batch.tiles_per_sequence = (int32_t)((q + f->form->tile_q - 1) / f->form->tile_q);
+    }
+}
+
+/* Where everything lies, for the kernels around the main one. */
+static void fill_places(run *r)
+{
+    const layout *l = &r->l;
+    const mxa_forward_run *f = &r->forward;
+    mxa_backward_prepare_params *params = &r->params;
+    params->q = f->base + (uint64_t)f->at.q;
+    params->k = f->base + (uint64_t)f->at.k;
+    params->v = f->base + (uint64_t)f->at.v;
+    params->q_scale = f->base + (uint64_t)f->at.q_scale;
+    params->k_records = f->base + (uint64_t)f->at.records;
+    params->v_scale = f->base + (uint64_t)f->at.v_scale;
+    params->query_groups = r->base + (uint64_t)l->query_groups;
+    params->key_groups = r->base + (uint64_t)l->key_groups;
+    params->delta = r->base + (uint64_t)l->delta;
+    params->lse2 = r->base + (uint64_t)l->lse2;
+    params->partial = r->base + (uint64_t)l->partial;
+    params->dout_rows = r->base + (uint64_t)l->dout_rows;
+    params->v_rows = r->base + (uint64_t)l->v_rows;
+    params->factors = r->base + (uint64_t)l->factors;
+    params->dv_factor = r->base + (uint64_t)l->dv_factor;
+    params->dq_log2 = r->base + (uint64_t)l->dq_log2;
+    params->mean = r->base + (uint64_t)l->mean;
+    params->mean_used = r->base + (uint64_t)l->mean_used;
+    params->q_t = r->base + (uint64_t)l->q_t;
+    params->dout_t = r->base + (uint64_t)l->dout_t;
+    params->k_t = r->base + (uint64_t)l->k_t;
+    params->q_records = r->base + (uint64_t)l->q_records;
+    params->backward_k_records = r->base + (uint64_t)l->k_records;
+    params->dq = r->base + (uint64_t)l->dq;
+    params->q_rows = f->at.q_rows;
+    params->k_rows = f->at.k_rows;
+    params->q_tiles = (int32_t)l->q_tiles;
+    params->q_tiles_most = (int32_t)r->q_tiles;
+    params->k_tiles = (int32_t)r->k_tiles;
+}
+
+static void fill_params(run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxa_attention_call *call = r->call;
+    mxa_backward_prepare_params *params = &r->params;
+    fill_places(r);
+    read_rows(&call->dout, &params->dout);
+    read_rows(&call->o, &params->o);
+    params->batch = r->forward.batch;
+    params->v_mean = r->forward.v_has_mean         ? r->forward.base + (uint64_t)r->forward.at.mean
+                     : p->v.flags & MXATTN_CENTRED ? mxa_address(call->v.centre)
+                                                   : 0;
+    if (call->saved) {
+        const mxa_cuda_saved saved = mxa_cuda_saved_lay_out(p);
+        params->row_max = mxa_address(call->saved) + (uint64_t)saved.row_max;
+        params->row_sum = mxa_address(call->saved) + (uint64_t)saved.row_sum;
+    } else {
+        params->lse = mxa_address(call->lse.data);
+        params->lse_batch = call->lse.stride[0];
+        params->lse_head = call->lse.stride[1];
+        params->lse_token = call->lse.stride[2];
+    }
+    if (call->dlse.ndim) {
+        params->dlse = mxa_address(call->dlse.data);
+        params->dlse_batch = call->dlse.stride[0];
+        params->dlse_head = call->dlse.stride[1];
+        params->dlse_token = call->dlse.stride[2];
+    }
+    if (p->has_sink) {
+        params->sink = mxa_address(call->sink);
+        if (call->dsink) {
+            params->partial_sink = r->base + (uint64_t)r->l.partial_sink;
+            params->dsink = mxa_address(call->dsink);
+        }
+    }
+    params->order = p->deterministic ? r->base + (uint64_t)r->l.order : 0;
+    params->dq_out = mxa_address(call->dq.data);
+    params->dq_batch = call->dq.stride[0];
+    params->dq_token = call->dq.stride[1];
+    params->dq_head = call->dq.stride[2];
+    params->dq_type = (int32_t)p->dq.dtype;
+    params->heads = (int32_t)p->heads;
+    params->group = (int32_t)(p->heads / p->kv_heads);
+    params->dq_f32 = p->dq_reduce == MXATTN_DQ_REDUCE_FP32;
+    params->dq_log2_given = p->dq_scale_log2;
+    params->scale = (float)p->softmax_scale;
+    params->scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
+    params->softcap = (float)p->softcap;
+}
+
+static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    memset(r, 0, sizeof *r);
+    r->plan = plan;
+    r->call = call;
+    r->l = lay_out(&plan->problem);
+    r->base = mxa_address(call->workspace);
+    mxattn_status status = mxa_cuda_device_take(plan->problem.device, &r->device);
+    if (!status) {
+        begin_copies(r);
+        const mxa_gpu_batch *batch = &r->forward.batch;
+        r->q_tiles = batch->sequences ? (unsigned)r->l.q_tiles
+                                      : (unsigned)(batch->batch * ((batch->seqlen_q + 63) / 64));
+        r->k_tiles = batch->sequences ? (unsigned)r->l.k_tiles
+                                      : (unsigned)(batch->batch * batch->padded_k / 128);
+        fill_params(r);
+    }
+    return status;
+}
+
+static mxattn_status launch(const run *r, mxa_kernel d64, mxa_kernel d128, unsigned grid_x,
+                            unsigned grid_y, unsigned threads)
+{
+    return mxa_cuda_launch(r->device, r->plan->problem.head_dim == 64 ? d64 : d128, grid_x, grid_y,
+                           threads, r->call->stream, &r->params);
+}
+
+/* What the main kernel reads. */
+static mxattn_status prepare(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const unsigned x = r->q_tiles > r->k_tiles ? r->q_tiles : r->k_tiles;
+    const unsigned heads = (unsigned)(p->heads + p->kv_heads);
+    const unsigned threads = COPY_THREADS * (unsigned)p->head_dim;
+    const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
+    mxattn_status status = bf16 ? launch(r, MXA_KERNEL_BACKWARD_ROWS_BF16_D64,
+                                         MXA_KERNEL_BACKWARD_ROWS_BF16_D128, x, heads, threads)
+                                : launch(r, MXA_KERNEL_BACKWARD_ROWS_D64,
+                                         MXA_KERNEL_BACKWARD_ROWS_D128, x, heads, threads);
+    if (!status) {
+        status = launch(r, MXA_KERNEL_BACKWARD_FACTORS_D64, MXA_KERNEL_BACKWARD_FACTORS_D128,
+                        (unsigned)r->forward.batch.batch, (unsigned)p->kv_heads, 256);
+    }
+    if (!status) {
+        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, MXA_KERNEL_BACKWARD_TILES_D128, x, heads,
+                        threads);
+    }
+    return status;
+}
+
+static mxattn_status schedule(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    mxa_schedule_params params;
+    memset(&params, 0, sizeof params);
+    params.batch = r->forward.batch.batch;
+    params.heads = (int32_t)p->kv_heads;
+    params.tile_q = MXA_BACKWARD_TILE_K;
+    params.causal = p->window[1] >= 0;
+    params.top_left = p->alignment == MXATTN_TOP_LEFT;
+    params.ordered = p->deterministic;
+    params.sequences = r->forward.batch.sequences;
+    params.status = r->forward.batch.status;
+    params.tiles = r->base + (uint64_t)r->l.tiles;
+    params.tile_count = r->base + (uint64_t)r->l.tile_count;
+    return mxa_cuda_launch(r->device, MXA_KERNEL_SCHEDULE_KEYS, 1, 1, 1024, r->call->stream,
+                           &params);
+}
+
+static mxattn_status map(const run *r, mxa_global at, int64_t rows, int64_t heads, uint32_t box,
+                         mxa_device_map *out)
+{
+    const uint64_t d = (uint64_t)r->plan->problem.head_dim;
+    mxa_tensor_map made;
+    const mxattn_status status =
+        mxa_cuda_map_3d(r->device, &made, at, (uint64_t[]){d, (uint64_t)rows, (uint64_t)heads},
+                        (uint64_t[]){d, d * (uint64_t)rows}, (uint32_t[]){(uint32_t)d, box, 1});
+    memcpy(out, &made, sizeof made);
+    return status;
+}
+
+static int32_t window_of(int64_t window)
+{
+    return window < 0 || window > INT32_MAX / 2 ? -1 : (int32_t)window;
+}
+
+static mxattn_status maps(const run *r, mxa_backward_params *params)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxa_backward_prepare_params *from = &r->params;
+    mxattn_status status =
+        map(r, from->q, from->q_rows, p->heads, MXA_BACKWARD_TILE_Q, &params->q_map);
+    if (!status) {
+        status = map(r, from->dout_rows, r->l.q_tiles * MXA_BACKWARD_TILE_Q, p->heads,
+                     MXA_BACKWARD_TILE_Q, &params->dout_map);
+    }
+    if (!status) {
+        status = map(r, from->k, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K, &params->k_map);
+    }
+    if (!status) {
+        status =
+            map(r, from->v_rows, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K, &params->v_map);
+    }
+    return status;
+}
+
+static mxattn_status attend(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxa_attention_call *call = r->call;
+    const mxa_backward_prepare_params *from = &r->params;
+    mxa_backward_params params;
+    memset(&params, 0, sizeof params);
+    const mxattn_status status = maps(r, &params);
+    params.batch = from->batch;
+    if (params.batch.sequences) {
+        params.batch.tiles = r->base + (uint64_t)r->l.tiles;
+        params.batch.tile_count = r->base + (uint64_t)r->l.tile_count;
+    } else {
+        params.batch.tiles_per_sequence =
+            (params.batch.seqlen_k + MXA_BACKWARD_TILE_K - 1) / MXA_BACKWARD_TILE_K;
+        params.tiles = params.batch.batch * (int32_t)p->kv_heads * params.batch.tiles_per_sequence;
+    }
+    params.q_t = from->q_t;
+    params.dout_t = from->dout_t;
+    params.k_t = from->k_t;
+    params.q_records = from->q_records;
+    params.k_records = from->backward_k_records;
+    params.dv_factor = from->dv_factor;
+    params.mean = from->mean;
+    params.mean_used = from->mean_used;
+    params.column_sums = r->base + (uint64_t)r->l.column_sums;
+    params.dq = from->dq;
+    params.order = from->order;
+    params.dk = mxa_address(call->dk.data);
+    params.dk_batch = call->dk.stride[0];
+    params.dk_token = call->dk.stride[1];
+    params.dk_head = call->dk.stride[2];
+    params.dk_type = (int32_t)p->dk.dtype;
+    params.dv = mxa_address(call->dv.data);
+    params.dv_batch = call->dv.stride[0];
+    params.dv_token = call->dv.stride[1];
+    params.dv_head = call->dv.stride[2];
+    params.dv_type = (int32_t)p->dv.dtype;
+    params.q_tiles = from->q_tiles;
+    params.q_rows = from->q_rows;
+    params.k_rows = from->k_rows;
+    params.heads = from->heads;
+    params.group = from->group;
+    params.window_left = window_of(p->window[0]);
+    params.window_right = window_of(p->window[1]);
+    params.top_left = p->alignment == MXATTN_TOP_LEFT;
+    params.dq_f32 = from->dq_f32;
+    params.softcap_log2e = (float)(p->softcap * 1.4426950408889634);
+    return status ? status
+                  : mxa_cuda_launch(r->device, main_kernel(p), (unsigned)r->device->multiprocessors,
+                                    1, 384, call->stream, &params);
+}
+
+/* dQ, dsink. */
+static mxattn_status finish(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    mxattn_status status =
+        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, MXA_KERNEL_BACKWARD_FINISH_D128, r->q_tiles,
+               (unsigned)p->heads, 128);
+    if (!status && r->params.partial_sink) {
+        status = mxa_cuda_launch(r->device, MXA_KERNEL_BACKWARD_SINKS, (unsigned)p->heads, 1, 256,
+                                 r->call->stream, &r->params);
+    }
+    return status;
+}
+
+/* Rows of a gradient that belong to no sequence. */
+static mxattn_status clear_rows(const run *r, const mxattn_tensor *t, int64_t tokens, int is_k_side)
+{
+    const mxa_attention_call *call = r->call;
+    mxa_clear_params params;
+    memset(&params, 0, sizeof params);
+    params.batch = r->forward.batch;
+    params.o = mxa_address(t->data);
+    params.o_type = (int32_t)t->tags.dtype;
+    params.o_batch = t->stride[0];
+    params.o_token = t->stride[1];
+    params.o_head = t->stride[2];
+    params.heads = (int32_t)t->shape[2];
+    params.head_dim = (int32_t)t->shape[3];
+    params.is_k_side = is_k_side;
+    params.seqlen = r->plan->problem.format == MXATTN_JAGGED
+                        ? 0
+                        : (int32_t)(is_k_side ? call->batch_k.seqlen : call->batch_q.seqlen);
+    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS, (unsigned)tokens, 1, 128, call->stream,
+                           &params);
+}
+
+static mxattn_status queue(const run *r)
+{
+    const mxa_attention_call *call = r->call;
+    mxattn_status status = MXATTN_OK;
+    if (r->forward.base == r->base) {
+        status = mxa_copies_make(&r->forward);
+    }
+    if (!status && r->forward.batch.sequences) {
+        status = schedule(r);
+    }
+    if (!status) {
+        status = prepare(r);
+    }
+    if (!status && r->forward.batch.sequences) {
+        status = clear_rows(r, &call->dq, call->total_q, 0);
+    }
+    if (!status && r->forward.batch.sequences) {
+        status = clear_rows(r, &call->dk, call->total_k, 1);
+    }
+    if (!status && r->forward.batch.sequences) {
+        status = clear_rows(r, &call->dv, call->total_k, 1);
+    }
+    if (!status) {
+        status = attend(r);
+    }
+    return status ? status : finish(r);
+}
+
+mxattn_status mxa_cuda_backward(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    run r;
+    mxattn_status status = check(plan, call);
+    if (!status) {
+        status = begin(&r, plan, call);
+    }
+    if (!status) {
+        status = mxa_cuda_enter(r.device);
+    }
+    if (!status) {
+        status = queue(&r);
+        mxa_cuda_leave(r.device);
+    }
+    return status;
+}

@@ -1,0 +1,33 @@
+/* backward.cu: instances of the Hopper backward: docs/kernels.md.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/dev/barrier.h"
+#include "cuda/dev/convert.h"
+#include "cuda/dev/math.h"
+#include "cuda/dev/mbarrier.h"
+#include "cuda/dev/memory.h"
+#include "cuda/dev/tma.h"
+#include "cuda/dev/wgmma.h"
+#include "cuda/sm90/backward_params.h"
+#include "cuda/sm90/backward_tile.h"
+
+#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d128
+#define BACKWARD_D       128
+#define BACKWARD_SOFTCAP 0
+#include "cuda/sm90/backward_body.h"
+
+#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d128_softcap
+#define BACKWARD_D       128
+#define BACKWARD_SOFTCAP 1
+#include "cuda/sm90/backward_body.h"
+
+#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d64
+#define BACKWARD_D       64
+#define BACKWARD_SOFTCAP 0
+#include "cuda/sm90/backward_body.h"
+
+#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d64_softcap
+#define BACKWARD_D       64
+#define BACKWARD_SOFTCAP 1
+#include "cuda/sm90/backward_body.h"

@@ -1,0 +1,129 @@
+/* backward_load_body.h: the producer and the writer of the Hopper backward; part of
+ * backward_body.h, which has the roles, the memory map and the barriers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+
+/* load_keys: K, V and K^T of tile `index` of the list, and what is to know of it. */
+MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
+                                    int count)
+{
+    backward_tile tile;
+    backward_tile_find(params, index, &tile);
+    const int steps = (tile.step_end - tile.step_first) * params->group;
+    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
+    backward_tile_write(&tile, steps, TILE_AT(count));
+    if (steps == 0) {
+        mbarrier_arrive(KV_FULL);
+        return;
+    }
+    const uint64_t block =
+        (uint64_t)(tile.kv_head * (int)(params->k_rows / TILE_K) + tile.k_row / TILE_K);
+    mbarrier_arrive_expect(KV_FULL, 3 * KV_BYTES);
+    tma_load_3d(shared + AT_K, &params->k_map, 0, tile.k_row, tile.kv_head, KV_FULL);
+    tma_load_3d(shared + AT_V, &params->v_map, 0, tile.k_row, tile.kv_head, KV_FULL);
+    bulk_load(shared + AT_KT, params->k_t + block * KV_BYTES, KV_BYTES, KV_FULL);
+}
+
+/* load_step: the operands of query tile `j` of one head of the group, the CTA's `step`th. */
+MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_shared shared,
+                                    mxa_shared at, int head, int j, int step)
+{
+    const int index = (int)((uint32_t)step % STAGES);
+    mbarrier_wait(EMPTY(index), ((uint32_t)step / STAGES & 1) ^ 1);
+    backward_step_write(params, at, head, j, STEP_AT(step));
+    const mxa_shared stage = STAGE_AT(index), full = FULL(index);
+    const mxa_u32x2 first = dev_load_shared_u32x2(at + BACKWARD_TILE_QUERIES);
+    const int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
+    const int q_tile = (int)first.y + j;
+    const uint64_t block = (uint64_t)(q_head * params->q_tiles + q_tile);
+    mbarrier_arrive_expect(full, STAGE_BYTES + MXA_BACKWARD_RECORD);
+    tma_load_3d(stage, &params->q_map, 0, (int)first.x + j * TILE_Q, q_head, full);
+    bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORD,
+              MXA_BACKWARD_RECORD, full);
+    tma_load_3d(stage + Q_BYTES, &params->dout_map, 0, q_tile * TILE_Q, q_head, full);
+    bulk_load(stage + 2 * Q_BYTES, params->dout_t + block * Q_BYTES, Q_BYTES, full);
+    bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);
+}
+
+/* load: the producer walks the tiles and their steps, and ends with a tile of -1 steps. WHY so
+ * little in variables: it has 24 registers. */
+MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared shared)
+{
+    int count = 0, step = 0;
+    for (;; count++) {
+        const int index = backward_tile_index(params, count);
+        if (index >= backward_tile_count(params)) {
+            break; /* only in the last round, or beyond it */
+        }
+        BACKWARD(load_keys)(params, shared, index, count);
+        MXA_NO_UNROLL
+        for (int head = 0; head < params->group; head++) {
+            MXA_NO_UNROLL
+            for (int j = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE);
+                 j < (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE + 4); j++) {
+                BACKWARD(load_step)(params, shared, TILE_AT(count), head, j, step++);
+            }
+        }
+    }
+    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
+    dev_store_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS, 0xFFFFFFFFu);
+    mbarrier_arrive(KV_FULL);
+}
+
+/* Until every tile of keys before this one has added to dQ of the step. */
+MXA_DEVICE void BACKWARD(acquire)(const mxa_backward_params *params, mxa_shared words)
+{
+    const uint64_t block = dev_load_shared_u32(words + BACKWARD_STEP_DQ);
+    const uint32_t before = dev_load_shared_u32(words + BACKWARD_STEP_ORDER);
+    while (dev_load_acquire_global_u32(params->order + 4 * block) != before) {
+    }
+    fence_async_global();
+}
+
+/* What this thread has added to dQ of the step is seen: the next tile of keys may add. */
+MXA_DEVICE void BACKWARD(release)(const mxa_backward_params *params, mxa_shared words)
+{
+    const uint64_t block = dev_load_shared_u32(words + BACKWARD_STEP_DQ);
+    bulk_wait(0);
+    dev_add_release_global_u32(params->order + 4 * block, 1);
+}
+
+/* write: adds staged dQ tiles to global memory; with params->order, each after those of earlier
+ * keys. WHY a thread of its own: consumers have no registers for it, and one addition of a whole
+ * tile replaces four. */
+MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared)
+{
+    int step = 0;
+    for (int count = 0;; count++) {
+        mbarrier_wait(KV_FULL, (uint32_t)count & 1);
+        const int end = step + (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
+        if (end < step) {
+            break;
+        }
+        mbarrier_arrive(KV_EMPTY);
+        MXA_NO_UNROLL
+        for (; step < end; step++) {
+            const int warpgroup = (step + 1) & 1;
+            mbarrier_wait(DQ_FULL(warpgroup), (uint32_t)step >> 1 & 1);
+            if (params->order) {
+                BACKWARD(acquire)(params, STEP_AT(step));
+            }
+            const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
+            if (params->dq_f32) {
+                bulk_add_f32(params->dq + block * (4 * STAGING_BYTES), STAGING_AT(warpgroup),
+                             4 * STAGING_BYTES);
+            } else {
+                bulk_add_f16(params->dq + block * (2 * STAGING_BYTES), STAGING_AT(warpgroup),
+                             2 * STAGING_BYTES);
+            }
+            bulk_commit();
+            if (params->order) {
+                BACKWARD(release)(params, STEP_AT(step));
+            }
+            bulk_wait_read(0);
+            mbarrier_arrive(DQ_EMPTY(warpgroup));
+        }
+    }
+    bulk_wait(0);
+}

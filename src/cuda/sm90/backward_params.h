@@ -1,0 +1,76 @@
+/* backward_params.h: what host and device share about the Hopper backward.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_SM90_BACKWARD_PARAMS_H
+#define MXA_CUDA_SM90_BACKWARD_PARAMS_H
+
+#include "cuda/common/batch.h"
+#include "cuda/dev/map.h"
+
+enum {
+    MXA_BACKWARD_TILE_Q = 64,  /* queries of a step */
+    MXA_BACKWARD_TILE_K = 128, /* keys of a CTA's tile */
+    MXA_BACKWARD_GROUP = 32    /* tokens that share exponents */
+};
+
+/* A query tile's record. M and D are FP32 of its 64 queries, sorted for threads that hold columns
+ * 8*j + 2*c + e: float 2*j + e of row c (144 bytes from row to row: no bank is hit twice). In the
+ * gaps after the first two, FP32 pairs of its two groups of 32. */
+enum {
+    MXA_BACKWARD_RECORD_ROW = 144,
+    MXA_BACKWARD_RECORD_M = 0,     /* P's payload is 2^(score * q_scale * k_scale - M) */
+    MXA_BACKWARD_RECORD_D = 64,    /* delta in the units of dS */
+    MXA_BACKWARD_RECORD_Q = 128,   /* 2^exponent of Q */
+    MXA_BACKWARD_RECORD_DP = 136,  /* dP's factor */
+    MXA_BACKWARD_RECORD_DQ = 272,  /* dQ's factor */
+    MXA_BACKWARD_RECORD_SUM = 280, /* P's payload to P */
+    MXA_BACKWARD_RECORD = 560
+};
+
+/* A key group's factors. */
+typedef struct mxa_backward_key_record {
+    float scores; /* 2^exponent of K * softmax_scale * log2(e) (softcap: / softcap instead) */
+    float dp;     /* dP's factor */
+    float delta;  /* delta's */
+    float dk;     /* accumulator to dK */
+} mxa_backward_key_record;
+
+/* Query tiles: sequence b's begin at tile (q_row/32 + b + 1)/2 of a head where tables say q_row, at
+ * b * ceil(seqlen_q/64) in a dense batch.
+ *   q         E4M3 [head][q_row + s][D], of the forward's copies
+ *   dout      E4M3 [head][64*tile + s][D]
+ *   k, v      E4M3 [kv_head][k_row + s][D]
+ *   q_t       E4M3 [head][tile][D][64]: transposed, tokens permuted in each 16 (slot 4c+b holds
+ *   dout_t    token 8*(b>>1) + 2c + (b&1)), rows of 64 bytes swizzled as shared memory holds them
+ *   k_t       E4M3 [kv_head][k_row/128][D][128]: slot 16w + 2g + h holds key 16w + g + 8h; rows of
+ *             128 bytes, swizzled
+ *   dq        FP16 or FP32 [head][tile][warp 4][i][lane 32][16 bytes], accumulator order
+ * What the payloads stand for: docs/kernels.md, Hopper backward. */
+typedef struct mxa_backward_params {
+    mxa_device_map q_map, dout_map, k_map, v_map;
+    mxa_gpu_batch batch; /* tiles: of keys; tiles_per_sequence: of keys */
+    mxa_global q_t, dout_t, k_t;
+    mxa_global q_records;   /* [head][tile] */
+    mxa_global k_records;   /* [kv_head][k_row/32] */
+    mxa_global dv_factor;   /* FP32 [sequence][kv_head] */
+    mxa_global mean;        /* FP32 [sequence][head][D]: of dO, what dout_t was made less */
+    mxa_global mean_used;   /* FP32 [sequence][head]: its largest magnitude; 0: none is used */
+    mxa_global column_sums; /* FP32 [head][k_row]: scratch for sums of P over queries */
+    mxa_global dq;
+    mxa_global order; /* uint32 [head][tile], 0 before: additions made; or 0: in any order */
+    mxa_global dk, dv;
+    int64_t dk_batch, dk_token, dk_head; /* strides in elements */
+    int64_t dv_batch, dv_token, dv_head;
+    int32_t dk_type, dv_type; /* mxattn_dtype */
+    int32_t q_tiles;          /* of a head */
+    int64_t q_rows, k_rows;
+    int32_t heads, group; /* q heads; q heads per kv head */
+    int32_t window_left, window_right;
+    int32_t top_left;
+    int32_t tiles; /* entries of a dense batch's work list */
+    int32_t dq_f32;
+    float softcap_log2e; /* softcap * log2(e); 0: off */
+} mxa_backward_params;
+
+#endif

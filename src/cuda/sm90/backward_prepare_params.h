@@ -1,0 +1,87 @@
+/* backward_prepare_params.h: parameters of the kernels around the Hopper backward.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_SM90_BACKWARD_PREPARE_PARAMS_H
+#define MXA_CUDA_SM90_BACKWARD_PREPARE_PARAMS_H
+
+#include "cuda/common/operand.h"
+
+/* What the first pass finds in a group of 32 queries; 32 bytes. A group with a value that is not
+ * finite has `exponent` MXA_EXPONENT_NONE (prepare_params.h) and zeros. */
+typedef struct mxa_backward_query_group {
+    float dout_norm;  /* largest |dO_i| */
+    float o_norm;     /* largest |O_i - mean of V| */
+    float dlse;       /* largest |dLSE_i| */
+    float squares;    /* sum of |dO_i|^2 */
+    float dout_most;  /* largest |dO_id| */
+    int32_t exponent; /* of dO's row copy */
+    int32_t sum_log2; /* L: P times 2^L is at most 1 */
+    int32_t reserved;
+} mxa_backward_query_group;
+
+/* And in a group of 32 keys. */
+typedef struct mxa_backward_key_group {
+    float v_norm;     /* largest |V_j - mean| */
+    int32_t exponent; /* of V's copy */
+    int32_t reserved[2];
+} mxa_backward_key_group;
+
+/* What a (sequence, kv head) agrees on: exponents that its copies and sums are relative to. */
+typedef struct mxa_backward_factors {
+    float v_norm, o_norm; /* largest of their groups */
+    float dlse_norm;      /* 0 without dLSE; else what dLSE is measured against */
+    int32_t dout_log2;    /* of P dO: dV is its accumulators times 2^(this - 8) */
+    int32_t q_log2;       /* of Q^T's copy */
+    int32_t k_log2;       /* of K^T's copy */
+    int32_t reserved[2];
+} mxa_backward_factors;
+
+/* Of all kernels around the main one; layouts: backward_params.h. Tiles of queries and keys are
+ * numbered there. */
+typedef struct mxa_backward_prepare_params {
+    mxa_gpu_operand dout, o;
+    mxa_gpu_batch batch;
+    /* Inputs beside dO and O. */
+    mxa_global row_max, row_sum; /* FP32 [head][q_row + s], what forward saved; or 0 and: */
+    mxa_global lse;              /* FP32, with the strides below */
+    mxa_global dlse;             /* FP32, or 0 */
+    int64_t lse_batch, lse_head, lse_token;
+    int64_t dlse_batch, dlse_head, dlse_token;
+    mxa_global sink;               /* FP32 [head], or 0 */
+    mxa_global q, k, v;            /* the forward's copies */
+    mxa_global q_scale, k_records; /* and their exponents */
+    mxa_global v_scale, v_mean;    /* v_mean: FP32 [sequence][kv_head][D], or 0 */
+    /* First pass. */
+    mxa_global query_groups; /* [head][2 * tile + half] */
+    mxa_global key_groups;   /* [kv_head][k_row/32] */
+    mxa_global delta, lse2;  /* FP32 [head][64 * tile + s]; lse2 +inf: sees no key */
+    mxa_global partial;      /* FP32 [head][tile][D] column sums of dO */
+    mxa_global partial_sink; /* FP32 [head][2 * tile + half], or 0 */
+    mxa_global dout_rows;    /* dO's row copy */
+    mxa_global v_rows;       /* V's row copy */
+    /* Factors. */
+    mxa_global factors;         /* [sequence][kv_head] */
+    mxa_global dv_factor;       /* FP32 [sequence][kv_head] */
+    mxa_global dq_log2;         /* int32 [sequence][head]: dQ is added up times 2^this */
+    mxa_global mean, mean_used; /* FP32 [sequence][head][D]; [sequence][head]: its largest */
+    /* Second pass. */
+    mxa_global q_t, dout_t, k_t, q_records, backward_k_records;
+    mxa_global dq, order; /* cleared; order may be 0 */
+    /* Last. */
+    mxa_global dq_out, dsink;
+    int64_t dq_batch, dq_token, dq_head;
+    int32_t dq_type;
+
+    int64_t q_rows, k_rows;
+    int32_t q_tiles;      /* of a head: room for */
+    int32_t q_tiles_most; /* that this batch can have */
+    int32_t k_tiles;      /* k_rows / 128 */
+    int32_t heads, group;
+    int32_t dq_f32;
+    int32_t dq_log2_given;    /* INT32_MIN: from the bound */
+    float scale, scale_log2e; /* softmax_scale; times log2(e) */
+    float softcap;            /* 0: off */
+} mxa_backward_prepare_params;
+
+#endif

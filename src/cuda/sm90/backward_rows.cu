@@ -1,0 +1,463 @@
+/* backward_rows.cu: first pass of the Hopper backward: what rows of dO, O and V say.
+ *
+ * Formula: docs/math.md, backward; numbers: docs/kernels.md, Hopper backward.
+ *   dO    quantized as its block says, folded to one exponent per 32 rows; column sums of it
+ *   rows  delta_i = dO_i . O_i - dO_i . mean of V - dLSE_i, and LSE_i in log2 units
+ *   V     the forward's transposed copy, turned back to rows
+ * and of each group of 32 rows the norms that exponents are chosen by.
+ *
+ * One CTA for 64 queries of a q head or 128 keys of a kv head (y: q heads, then kv heads); 2*D
+ * threads. A thread holds 8 elements of 4 rows, D threads a group of 32.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/common/prepare_params.h"
+#include "cuda/sm90/backward_place.h"
+#include "cuda/sm90/prepare_fold.h"
+
+/* Shared memory. */
+enum { AT_REDUCE = 0, AT_SUMS = 512, AT_TILE = 1536, ROWS_BYTES = AT_TILE + 17024 };
+MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 128) <= ROWS_BYTES - AT_TILE, "V's tile");
+MXA_STATIC_ASSERT(16 * 128 * 4 <= ROWS_BYTES - AT_TILE, "column sums");
+MXA_STATIC_ASSERT(64 * 16 <= AT_TILE - AT_SUMS, "sums of rows");
+
+/* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
+MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
+{
+    int warp = dev_thread() >> 5, first = warp - warp % warps;
+    x = warp_max_u32(x);
+    cta_sync();
+    if ((dev_thread() & 31) == 0) {
+        dev_store_shared_u32(at + AT_REDUCE + 4 * (uint32_t)warp, x);
+    }
+    cta_sync();
+    for (int w = first; w < first + warps; w++) {
+        x = max_u32(x, dev_load_shared_u32(at + AT_REDUCE + 4 * (uint32_t)w));
+    }
+    return x;
+}
+
+/* x as its block's E4M3 holds it. `amax` of its block. */
+MXA_DEVICE void round_block(float *x, uint32_t amax, int rounding)
+{
+    float inverse;
+    uint32_t most, h[4];
+    int exponent = block_scale(amax, rounding, &inverse, &most);
+    float power =
+        amax > NOT_FINITE ? f32_bits(0x7FC00000u) : load_power((uint32_t)(exponent + 127));
+    block_round(x, inverse, h);
+    MXA_UNROLL
+    for (int j = 0; j < 4; j++) {
+        x[2 * j] = mul_rn(f32_from_f16_low(h[j]), power);
+        x[2 * j + 1] = mul_rn(f32_from_f16_high(h[j]), power);
+    }
+}
+
+/* Wide dO as its tags' blocks hold it; a thread's 8 elements of 4 rows. */
+MXA_DEVICE void round_rows(mxa_shared shared, const mxa_gpu_operand *from, int head_dim, float *x)
+{
+    const int chunks = head_dim / 8, warps = head_dim / 32;
+    const int lane = dev_thread() & 31, warp = dev_thread() >> 5, first = warp - warp % warps;
+    if (from->block == MXA_GPU_SQUARE) {
+        const int block = lane % chunks / 4;
+        uint32_t amax = largest(x, 32);
+        amax = max_u32(amax, shuffle_xor_u32(amax, 1));
+        amax = max_u32(amax, shuffle_xor_u32(amax, 2));
+        for (int mask = chunks; mask < 32; mask <<= 1) {
+            amax = max_u32(amax, shuffle_xor_u32(amax, mask));
+        }
+        cta_sync();
+        if (lane < chunks && lane % 4 == 0) {
+            dev_store_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(4 * warp + block), amax);
+        }
+        cta_sync();
+        for (int w = first; w < first + warps; w++) {
+            amax = max_u32(amax,
+                           dev_load_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(4 * w + block)));
+        }
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            round_block(x + 8 * i, amax, from->rounding);
+        }
+    } else if (from->block == MXA_GPU_ROW) {
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            uint32_t amax = largest(x + 8 * i, 8);
+            amax = max_u32(amax, shuffle_xor_u32(amax, 1));
+            amax = max_u32(amax, shuffle_xor_u32(amax, 2));
+            round_block(x + 8 * i, amax, from->rounding);
+        }
+    }
+}
+
+/* Sums over a row's dimensions. */
+typedef struct row_sums {
+    float dout_o, dout_dout, o_o, dout_mean;
+} row_sums;
+
+MXA_DEVICE float sum_lanes(float x, int lanes)
+{
+    for (int mask = 1; mask < lanes; mask <<= 1) {
+        x = add_rn(x, shuffle_xor_f32(x, mask));
+    }
+    return x;
+}
+
+/* What one thread's row comes to. */
+typedef struct row_result {
+    float delta, lse2; /* lse2 +inf: the row sees no key, or is not there */
+    float dlse, sink;  /* sink: the row's share of -dsink */
+    int sum_log2;      /* 64: no bound */
+} row_result;
+
+MXA_DEVICE float row_value(mxa_global at, int64_t outer, int64_t token, int64_t head)
+{
+    return dev_load_global_f32(at + 4 * (uint64_t)(outer + token + head));
+}
+
+/* The row at `position`; q_row: its row in the forward's copy of q. */
+MXA_DEVICE void finish_row(const mxa_backward_prepare_params *params, const load_place *place,
+                           int position, int q_row, int head, const row_sums *sums, row_result *r)
+{
+    const float log2e = 1.44269504088896341f, infinity = f32_bits(0x7F800000u);
+    const int64_t token = place->first + (int64_t)position;
+    int sees;
+    r->delta = r->dlse = r->sink = 0.0f;
+    r->lse2 = infinity;
+    r->sum_log2 = 64;
+    if (position >= place->used) {
+        return;
+    }
+    float lse2;
+    if (params->row_max) {
+        uint64_t at = 4 * (uint64_t)(head * params->q_rows + q_row);
+        float m = dev_load_global_f32(params->row_max + at);
+        float log2_sum = log2_approx(dev_load_global_f32(params->row_sum + at));
+        sees = m != infinity;
+        lse2 = add_rn(m, log2_sum);
+        r->sum_log2 = log2_sum < 0.0f ? 0 : (int)log2_sum;
+    } else {
+        float lse = row_value(params->lse, place->outer * params->lse_batch,
+                              token * params->lse_token, head * params->lse_head);
+        sees = lse != -infinity;
+        lse2 = mul_rn(lse, log2e);
+        r->sum_log2 = 0;
+    }
+    if (params->dlse) {
+        r->dlse = row_value(params->dlse, place->outer * params->dlse_batch,
+                            token * params->dlse_token, head * params->dlse_head);
+    }
+    if (params->sink) {
+        float sink = mul_rn(dev_load_global_f32(params->sink + 4 * (uint64_t)head), log2e);
+        float share = sink == -infinity ? 0.0f : sees ? exp2_approx(add_rn(sink, -lse2)) : 1.0f;
+        r->sink = mul_rn(share, add_rn(sees ? sums->dout_o : 0.0f, -r->dlse));
+    }
+    if (sees) {
+        r->delta = add_rn(add_rn(sums->dout_o, -sums->dout_mean), -r->dlse);
+        r->lse2 = lse2;
+    } else {
+        r->dlse = 0.0f;
+        r->sum_log2 = 64;
+    }
+}
+
+/* Two halves of 2*count values: lanes with the bit `mask` keep the second, the others the first,
+ * each summed over both. */
+MXA_DEVICE void sum_halves(float *v, int count, int mask)
+{
+    const int high = dev_thread() & mask;
+    MXA_UNROLL
+    for (int k = 0; k < count; k++) {
+        const float keep = high ? v[k + count] : v[k], give = high ? v[k] : v[k + count];
+        v[k] = add_rn(keep, shuffle_xor_f32(give, mask));
+    }
+}
+
+/* Sums over a row's lanes of 16 values, the four of row_sums of each of four rows, to shared
+ * memory. Half of a lane's values go away with each step: 15 shuffles instead of 64. */
+MXA_DEVICE void sum_rows(mxa_shared shared, int chunks, int row, float *v)
+{
+    const int lane = dev_thread() & 31;
+    int index = (lane & 1 ? 8 : 0) + (lane & 2 ? 4 : 0) + (lane & 4 ? 2 : 0);
+    sum_halves(v, 8, 1);
+    sum_halves(v, 4, 2);
+    sum_halves(v, 2, 4);
+    if (chunks == 16) {
+        sum_halves(v, 1, 8);
+        index += lane & 8 ? 1 : 0;
+    }
+    const mxa_shared at =
+        shared + AT_SUMS + (uint32_t)(16 * (row + 8 * (index / 4)) + 4 * (index % 4));
+    dev_store_shared_f32(at, v[0]);
+    if (chunks == 8) {
+        dev_store_shared_f32(at + 4, v[1]);
+    }
+}
+
+/* What 8 elements of four rows add to their sums: v[4*i..] of row i. */
+MXA_DEVICE void multiply_rows(const float *x, const float *o, const float *mean,
+                              const int *position, int used, float *v)
+{
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            const float a = x[8 * i + j], b = o[8 * i + j];
+            const float c = position[i] < used ? add_rn(b, -mean[j]) : 0.0f;
+            sums.dout_o = fma_rn(a, b, sums.dout_o);
+            sums.dout_dout = fma_rn(a, a, sums.dout_dout);
+            sums.o_o = fma_rn(c, c, sums.o_o);
+            sums.dout_mean = fma_rn(a, mean[j], sums.dout_mean);
+        }
+        v[4 * i] = sums.dout_o;
+        v[4 * i + 1] = sums.dout_dout;
+        v[4 * i + 2] = sums.o_o;
+        v[4 * i + 3] = sums.dout_mean;
+    }
+}
+
+/* Column sums of the tile's 64 rows, by one thread each. */
+MXA_DEVICE void sum_columns(const mxa_backward_prepare_params *params, mxa_shared shared,
+                            int head_dim, uint64_t block, int d)
+{
+    float sum = 0.0f;
+    MXA_UNROLL
+    for (int i = 0; i < 16; i++) {
+        sum = add_rn(sum, dev_load_shared_f32(shared + AT_TILE + 4 * (uint32_t)(i * head_dim + d)));
+    }
+    dev_store_global_f32(params->partial + 4 * (block * (uint64_t)head_dim + (uint64_t)d), sum);
+}
+
+/* Row `row` of the tile, one thread, and with its warp the group that is the warp's 32 rows. */
+MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_shared shared,
+                            const load_place *place, uint64_t block, int row, int q_row, int head)
+{
+    const mxa_u32x4 v = dev_load_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)row);
+    const row_sums sums = {f32_bits(v.x), f32_bits(v.y), f32_bits(v.z), f32_bits(v.w)};
+    const uint64_t at = 4 * (block * 64 + (uint64_t)row);
+    row_result r;
+    finish_row(params, place, place->position + row, q_row + row, head, &sums, &r);
+    dev_store_global_f32(params->delta + at, r.delta);
+    dev_store_global_f32(params->lse2 + at, r.lse2);
+    const uint32_t dout = warp_max_u32(v.y), o = warp_max_u32(v.z);
+    const uint32_t dlse = warp_max_u32(bits_f32(r.dlse) & 0x7FFFFFFFu);
+    const uint32_t low = warp_max_u32(64 - (uint32_t)r.sum_log2);
+    const float squares = sum_lanes(sums.dout_dout, 32), share = sum_lanes(r.sink, 32);
+    if ((row & 31) == 0) {
+        const uint64_t group = 2 * block + (uint64_t)(row >> 5);
+        const uint32_t most =
+            dev_load_shared_u32(shared + AT_REDUCE + 256 + 8 * (uint32_t)(row >> 5));
+        const uint32_t exponent =
+            dev_load_shared_u32(shared + AT_REDUCE + 260 + 8 * (uint32_t)(row >> 5));
+        const int finite = dout < NOT_FINITE && most < NOT_FINITE;
+        mxa_u32x4 a = {finite ? bits_f32(sqrt_rn(f32_bits(dout))) : 0,
+                       o < NOT_FINITE ? bits_f32(sqrt_rn(f32_bits(o))) : 0,
+                       dlse < NOT_FINITE ? dlse : 0, finite ? bits_f32(squares) : 0};
+        mxa_u32x4 b = {finite ? most : 0, exponent, low == 0 ? 0 : 64 - low, 0};
+        dev_store_global_u32x4(params->query_groups + 32 * group, a);
+        dev_store_global_u32x4(params->query_groups + 32 * group + 16, b);
+        if (params->partial_sink) {
+            dev_store_global_f32(params->partial_sink + 4 * group, -share);
+        }
+    }
+}
+
+/* dO's payload, and its group's exponent and largest magnitude where finish_rows finds them. */
+MXA_DEVICE void write_rows(const mxa_backward_prepare_params *params, mxa_shared shared,
+                           int head_dim, uint64_t block, int row, int d, const float *x)
+{
+    const int half = dev_thread() / head_dim;
+    const uint32_t most = half_max(shared, largest(x, 32), head_dim / 32);
+    const int finite = most < NOT_FINITE;
+    const int exponent = finite ? fold_exponent(most, 1) : MXA_EXPONENT_NONE;
+    const float inverse = finite ? inverse_power(exponent) : 0.0f;
+    const mxa_global to =
+        params->dout_rows + ((block * 64 + (uint64_t)row) * (uint64_t)head_dim + (uint64_t)d);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const float *y = x + 8 * i;
+        uint32_t a = e4m3x4_from_f32(mul_rn(y[0], inverse), mul_rn(y[1], inverse),
+                                     mul_rn(y[2], inverse), mul_rn(y[3], inverse));
+        uint32_t b = e4m3x4_from_f32(mul_rn(y[4], inverse), mul_rn(y[5], inverse),
+                                     mul_rn(y[6], inverse), mul_rn(y[7], inverse));
+        dev_store_global_u32x2(to + (uint64_t)(8 * i * head_dim), finite ? a : 0x7F7F7F7Fu,
+                               finite ? b : 0x7F7F7F7Fu);
+    }
+    if (dev_thread() % head_dim == 0) {
+        dev_store_shared_u32x2(shared + AT_REDUCE + 256 + 8 * (uint32_t)half, most,
+                               (uint32_t)exponent);
+    }
+}
+
+/* V's mean of 8 dimensions, or zeros. */
+MXA_DEVICE void read_mean(const mxa_backward_prepare_params *params, int head_dim, int sequence,
+                          int head, int d, float *mean)
+{
+    MXA_UNROLL
+    for (int j = 0; j < 8; j++) {
+        mean[j] = 0.0f;
+    }
+    if (params->v_mean) {
+        const uint64_t pair =
+            (uint64_t)(sequence * (params->heads / params->group) + head / params->group);
+        mxa_global at = params->v_mean + 4 * (pair * (uint64_t)head_dim + (uint64_t)d);
+        mxa_u32x4 a = dev_load_global_u32x4(at), b = dev_load_global_u32x4(at + 16);
+        uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            mean[j] = f32_bits(words[j]);
+        }
+    }
+}
+
+/* 64 queries of one q head. Types: 0 where not a constant. */
+MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_shared shared,
+                                int type, int head_dim, int head)
+{
+    const int chunks = head_dim / 8, half = dev_thread() / head_dim;
+    const int thread = dev_thread() % head_dim, chunk = thread % chunks, d = 8 * chunk;
+    const int row = 32 * half + thread / chunks;
+    const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)dev_block_x();
+    load_place place;
+    int q_row;
+    if (!backward_find_queries(&params->batch, dev_block_x(), &place, &q_row)) {
+        if (params->partial_sink && dev_thread() < 2) {
+            dev_store_global_f32(params->partial_sink + 4 * (2 * block + (uint64_t)dev_thread()),
+                                 0.0f);
+        }
+        return;
+    }
+    const int first = place.position + row;
+    const int position[4] = {first, first + 8, first + 16, first + 24};
+    float x[32], o[32], mean[8], sums[16];
+    load_rows(&params->dout, type ? type : params->dout.type, &place, position, head, d, head_dim,
+              x);
+    load_rows(&params->o, type ? type : params->o.type, &place, position, head, d, head_dim, o);
+    read_mean(params, head_dim, place.sequence, head, d, mean);
+    if (params->dout.type <= MXA_GPU_BF16) {
+        round_rows(shared, &params->dout, head_dim, x);
+    }
+    write_rows(params, shared, head_dim, block, row, d, x);
+    multiply_rows(x, o, mean, position, place.used, sums);
+    sum_rows(shared, chunks, row, sums);
+    MXA_UNROLL
+    for (int j = 0; j < 8; j++) {
+        float sum = add_rn(add_rn(x[j], x[8 + j]), add_rn(x[16 + j], x[24 + j]));
+        dev_store_shared_f32(shared + AT_TILE +
+                                 4 * (uint32_t)((8 * half + thread / chunks) * head_dim + d + j),
+                             sum);
+    }
+    cta_sync();
+    if (dev_thread() < MXA_BACKWARD_TILE_Q) {
+        finish_rows(params, shared, &place, block, dev_thread(), q_row, head);
+    }
+    const int column = dev_thread() - head_dim; /* the second half of the threads */
+    if (column >= 0) {
+        sum_columns(params, shared, head_dim, block, column);
+    }
+}
+
+/* 128 keys of one kv head: V's copy from [D][keys] to [keys][D], and norms. */
+MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shared shared,
+                             int head_dim, int head)
+{
+    const int chunks = head_dim / 8, warps = head_dim / 32, tile = dev_block_x();
+    const mxa_global from =
+        params->v + (uint64_t)(head * (int64_t)head_dim * params->k_rows + 128 * (int64_t)tile);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const int unit = dev_thread() + i * 2 * head_dim, d = unit / 8, part = unit % 8;
+        mxa_u32x4 v = dev_load_global_u32x4(from + (uint64_t)(d * params->k_rows + 16 * part));
+        dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part), v.x);
+        dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part + 1), v.y);
+        dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part + 2), v.z);
+        dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part + 3), v.w);
+    }
+    load_place place;
+    load_find(&params->batch, 1, 128 * tile, &place);
+    cta_sync();
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int item = dev_thread() + i * 2 * head_dim, d = item % chunks * 8;
+        const int quad = item / chunks; /* slots 4*quad.. of the tile */
+        const int row = 16 * (quad >> 2) + 2 * (quad & 3);
+        const int rows[4] = {row, row + 1, row + 8, row + 9};
+        uint32_t words[8], turned[8];
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            words[j] = dev_load_shared_u32(backward_word(shared + AT_TILE, 32, d + j, quad));
+        }
+        backward_turn4(words, turned);
+        backward_turn4(words + 4, turned + 4);
+        uint32_t most = 0;
+        MXA_UNROLL
+        for (int t = 0; t < 4; t++) {
+            float square = 0.0f;
+            MXA_UNROLL
+            for (int w = 0; w < 4; w++) {
+                uint32_t pair = f16x2_from_fp8x2(turned[4 * (w >> 1) + t] >> (16 * (w & 1)), 0);
+                float a = f32_from_f16_low(pair), b = f32_from_f16_high(pair);
+                square = fma_rn(a, a, fma_rn(b, b, square));
+            }
+            most = max_u32(most, bits_f32(sum_lanes(square, chunks)));
+            dev_store_global_u32x2(
+                params->v_rows +
+                    (uint64_t)((head * params->k_rows + 128 * (int64_t)tile + rows[t]) * head_dim +
+                               d),
+                turned[t], turned[4 + t]);
+        }
+        most = half_max(shared, most, warps);
+        if (dev_thread() % head_dim == 0) {
+            const int group = 4 * tile + 2 * i + dev_thread() / head_dim;
+            const uint64_t at =
+                (uint64_t)(head * (params->k_rows / MXA_BACKWARD_GROUP) + (int64_t)group);
+            const uint64_t pair =
+                (uint64_t)(place.sequence * (params->heads / params->group) + head);
+            int exponent = backward_log2(dev_load_global_u32(params->v_scale + 4 * pair)) +
+                           (int)dev_load_global_f32(params->k_records + 16 * at + 4);
+            const int finite = most < NOT_FINITE;
+            mxa_u32x4 v = {
+                finite ? bits_f32(mul_rn(sqrt_rn(f32_bits(most)), backward_power(exponent))) : 0,
+                (uint32_t)(finite ? exponent : MXA_EXPONENT_NONE), 0, 0};
+            dev_store_global_u32x4(params->key_groups + 16 * at, v);
+        }
+    }
+}
+
+MXA_DEVICE void backward_rows(const mxa_backward_prepare_params *params, int type, int head_dim)
+{
+    const mxa_shared shared = dev_shared();
+    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
+        return;
+    }
+    const int y = dev_block_y();
+    if (y < params->heads) {
+        if (dev_block_x() < params->q_tiles_most) {
+            rows_of_queries(params, shared, type, head_dim, y);
+        }
+    } else if (dev_block_x() < params->k_tiles) {
+        rows_of_keys(params, shared, head_dim, y - params->heads);
+    }
+}
+
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d64, 128, mxa_backward_prepare_params, parameters)
+{
+    backward_rows(&parameters, 0, 64);
+}
+
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d128, 256, mxa_backward_prepare_params, parameters)
+{
+    backward_rows(&parameters, 0, 128);
+}
+
+/* dO and O in BF16. */
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d64, 128, mxa_backward_prepare_params, parameters)
+{
+    backward_rows(&parameters, MXA_GPU_BF16, 64);
+}
+
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d128, 256, mxa_backward_prepare_params, parameters)
+{
+    backward_rows(&parameters, MXA_GPU_BF16, 128);
+}

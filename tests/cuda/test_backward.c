@@ -1,0 +1,214 @@
+/* test_backward.c: the CUDA backward on a GPU: gradients against the float64 model, long rows, the
+ * bound of FP16 sums attacked, the same bits in every run. Small shapes:
+ * tests/emu/test_backward_sm90.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "backward_case.h"
+#include "compare.h"
+#include "report.h"
+#include "thresholds.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 20 };
+
+/* name, B, Sq, Sk, Hq, Hkv, D, causal, top left, left, right, softcap, sink, dlse, kind, mean */
+static const mxt_backward_case cases[] = {
+    {"one tile", 1, 64, 128, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"one token", 1, 1, 1, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"full",
+     2,
+     512,
+     512,
+     4,
+     4,
+     128,
+     0,
+     0,
+     -1,
+     -1,
+     0,
+     0,
+     0,
+     MXT_GAUSSIAN,
+     0,
+     .operands = MXATTN_BF16,
+     .dout = MXATTN_BF16,
+     .o = MXATTN_BF16,
+     .gradients = MXATTN_BF16},
+    {"full d64", 2, 512, 512, 4, 4, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_E4M3, .dout = MXATTN_BF16, .o = MXATTN_BF16},
+    {"causal", 2, 640, 640, 4, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .prepared = 1},
+    {"causal d64", 1, 640, 640, 8, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .dq_reduce = MXATTN_DQ_REDUCE_FP32},
+    {"edge lengths", 2, 129, 257, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_E4M3, .dout = MXATTN_E4M3},
+    {"window", 1, 700, 700, 2, 2, 128, 0, 0, 100, 30, 0, 0, 0, MXT_GAUSSIAN, 0, .deterministic = 1},
+    {"window causal", 1, 900, 900, 2, 1, 64, 1, 0, 200, 0, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"causal top left", 1, 300, 200, 2, 2, 128, 1, 1, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .gradients = MXATTN_F16},
+    {"softcap", 1, 500, 500, 2, 2, 128, 1, 0, -1, -1, 3.0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"softcap d64", 1, 500, 500, 2, 2, 64, 0, 0, -1, -1, 3.0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"sink and dlse", 1, 600, 600, 4, 2, 128, 1, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"from O and LSE", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .without_saved = 1},
+    {"outliers", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0,
+     .operands = MXATTN_F32},
+    {"long tail", 1, 512, 512, 2, 2, 64, 1, 0, -1, -1, 0, 0, 0, MXT_LONG_TAIL, 0,
+     .operands = MXATTN_F32},
+    {"period 251", 1, 512, 512, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, MXT_PERIOD251, 0,
+     .operands = MXATTN_F32},
+    {"mean 1", 1, 4096, 512, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
+     .operands = MXATTN_BF16, .dout = MXATTN_BF16},
+    {"long rows", 1, 128, 65536, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"long columns", 1, 65536, 128, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32},
+    {"causal_strict", 1, 200, 200, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .strict = 1},
+};
+
+static void jagged(void)
+{
+    static const int32_t cu_q[] = {0, 0, 5, 5, 205, 333, 334, 334};
+    static const int32_t cu_k[] = {0, 17, 17, 40, 340, 340, 500, 510};
+    static const int32_t used_q[] = {0, 5, 0, 199, 100, 1, 0};
+    static const int32_t used_k[] = {16, 0, 20, 257, 0, 160, 10};
+    for (int variant = 0; variant < 4; variant++) {
+        mxt_attention a;
+        mxt_backward_case c = {.left = -1, .right = -1, .causal = variant & 1};
+        c.deterministic = variant >> 1;
+        mxt_case("jagged, variant %d", variant);
+        (void)printf("jagged, variant %d\n", variant);
+        mxt_attention_jagged(&a, 7, cu_q, 340, cu_k, 520, 4, 2, variant & 1 ? 64 : 128);
+        mxt_backward_options(&a, &c);
+        if (variant >= 2) {
+            a.used_q = used_q;
+            a.used_k = used_k;
+        }
+        mxt_attention_alloc(&a);
+        mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)variant);
+        mxt_backward_check(&a, &c, MXATTN_BACKEND_CUDA);
+        mxt_attention_free(&a);
+    }
+}
+
+/* Uniform P, and every term of every partial sum of dQ has one sign: q = 0, half of the keys have V
+ * along dO and K positive, the other half both negative. */
+static void attack(void)
+{
+    mxt_attention a;
+    mxt_backward_case c = {
+        "the bound of dQ attacked", 1, 64, 4096, 1, 1, 128, .left = -1, .right = -1};
+    mxt_case("%s", c.name);
+    (void)printf("%s\n", c.name);
+    mxt_backward_make(&a, &c, 1);
+    mxt_set(a.q, mxt_size_q(&a), 0.0f);
+    mxt_set(a.dout, mxt_size_o(&a), 208.0f);
+    for (int64_t j = 0; j < 4096; j++) {
+        const float sign = j % 2 ? -1.0f : 1.0f;
+        mxt_set(mxt_row(&a, a.k, 0, j, 0), 128, sign * 448.0f);
+        mxt_set(mxt_row(&a, a.v, 0, j, 0), 128, sign * 448.0f);
+    }
+    mxt_backward_check(&a, &c, MXATTN_BACKEND_CUDA);
+    mxt_attention_free(&a);
+}
+
+/* The same bits in every run. */
+static void deterministic(int jagged_batch)
+{
+    static const int32_t cu[] = {0, 700, 700, 1000, 1600};
+    mxt_attention a;
+    mxt_backward_case c = {.causal = 1, .left = -1, .right = -1, .deterministic = 1};
+    mxt_case("deterministic, %s", jagged_batch ? "jagged" : "dense");
+    if (jagged_batch) {
+        mxt_attention_jagged(&a, 4, cu, 1600, cu, 1600, 8, 2, 128);
+    } else {
+        mxt_attention_dense(&a, 2, 2048, 2048, 8, 2, 128);
+    }
+    mxt_backward_options(&a, &c);
+    mxt_attention_alloc(&a);
+    mxt_attention_fill(&a, MXT_GAUSSIAN, 5);
+    const mxt_device_training given = mxt_backward_given(&c, MXATTN_BACKEND_CUDA);
+    const size_t bytes = (size_t)mxt_size_q(&a) * sizeof(float);
+    float *first = malloc(bytes);
+    int equal = 0;
+    for (int run = 0; run < RUNS && CHECK_STATUS(MXATTN_OK, mxt_device_backward(&a, &given));
+         run++) {
+        if (run == 0) {
+            memcpy(first, a.dq, bytes);
+        }
+        equal += memcmp(first, a.dq, bytes) == 0;
+    }
+    CHECK(equal == RUNS, "dq: %d of %d runs had the bits of the first", equal, RUNS);
+    free(first);
+    mxt_attention_free(&a);
+}
+
+/* dV of long rows with and without what forward saves. */
+static void range(void)
+{
+    double error[2] = {0, 0};
+    mxt_case("range of P");
+    for (int without = 0; without < 2; without++) {
+        mxt_backward_case c = {"range", 1,  64,         65536,       1,
+                               1,       64, .left = -1, .right = -1, .without_saved = without};
+        mxt_attention a, exact;
+        mxt_backward_make(&a, &c, 7);
+        CHECK_STATUS(MXATTN_OK, mxt_attention_exact(&a, &exact, 1));
+        const mxt_device_training given = mxt_backward_given(&c, MXATTN_BACKEND_CUDA);
+        CHECK_STATUS(MXATTN_OK, mxt_device_backward(&a, &given));
+        error[without] = mxt_error_f32(a.dv, exact.dv, mxt_size_v(&a)).relative_rms;
+        mxt_attention_free(&exact);
+        mxt_attention_free(&a);
+    }
+    (void)printf("dV of 65,536 keys: error %.3e with row maxima, %.3e from O and LSE alone\n",
+                 error[0], error[1]);
+    CHECK(error[0] < error[1], "dv: %.3e with what forward saved, %.3e without", error[0],
+          error[1]);
+}
+
+/* With a word on the command line, only the cases whose name begins with it. */
+int main(int argc, char **argv)
+{
+    const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
+    if (missing) {
+        mxt_case("cuda backward");
+        mxt_skip("%s", missing);
+        return mxt_finish();
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const mxt_backward_case *c = &cases[i];
+        mxt_attention a;
+        if (argc > 1 && strncmp(c->name, argv[1], strlen(argv[1])) != 0) {
+            continue;
+        }
+        mxt_case("%s: B %lld, Sq %lld, Sk %lld, Hq %lld, Hkv %lld, D %lld", c->name,
+                 (long long)c->batch, (long long)c->seqlen_q, (long long)c->seqlen_k,
+                 (long long)c->heads, (long long)c->kv_heads, (long long)c->head_dim);
+        (void)printf("%s\n", c->name);
+        (void)fflush(stdout);
+        mxt_backward_make(&a, c, 100 + i);
+        mxt_backward_check(&a, c, MXATTN_BACKEND_CUDA);
+        mxt_attention_free(&a);
+    }
+    if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
+        jagged();
+    }
+    if (argc < 2) {
+        attack();
+        deterministic(0);
+        deterministic(1);
+        range();
+    }
+    return mxt_finish();
+}
