@@ -3,7 +3,8 @@
     python3 bench/gpu.py --library build/libmxattn.so [--library other.so ...] [--only SECTION ...] [--json FILE]
 
 Sections, each a module with measure and print_rows: ceilings (GEMM and copy), producers (gpu_producers.py), forward
-(gpu_attention.py), jagged (gpu_jagged.py). Everything is verified before it is timed, and timed in turns, in two regimes (gpu_timing.py):
+(gpu_attention.py), jagged (gpu_jagged.py), backward (gpu_backward.py). Everything is verified before it is timed, and timed in turns,
+in two regimes (gpu_timing.py):
 the card is power-capped, so sustained and cool differ. Needs PyTorch with CUDA; nvidia-cudnn-frontend adds rows.
 
 SPDX-License-Identifier: Apache-2.0
@@ -15,6 +16,7 @@ import json
 import sys
 
 import gpu_attention
+import gpu_backward
 import gpu_jagged
 import gpu_peers
 import gpu_producers
@@ -54,7 +56,17 @@ def jagged(torch, libraries, options):
     return rows
 
 
-SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged}
+def backward(torch, libraries, options):
+    print("   D      S mask      library what           sustained TFLOP/s  cool  over torch, errors of dq dk dv")
+    rows = []
+    for shape in [tuple(map(int, s.split(","))) for s in options.shape or ()] or gpu_backward.SHAPES:
+        measured = gpu_backward.measure_shape(torch, libraries, shape, not options.no_cool)
+        gpu_backward.print_rows(measured)
+        rows += measured
+    return rows
+
+
+SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged, "backward": backward}
 
 
 def main():
@@ -62,7 +74,7 @@ def main():
     parser.add_argument("--library", action="append", required=True, help="[NAME=]PATH, repeated: timed in turns")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="these sections; default: all")
     parser.add_argument("--json", help="where to write every number")
-    parser.add_argument("--shape", action="append", help="forward: HEAD_DIM,SEQLEN,CAUSAL; default: the table's")
+    parser.add_argument("--shape", action="append", help="forward, backward: HEAD_DIM,SEQLEN,CAUSAL; default: the tables'")
     parser.add_argument("--no-cool", action="store_true")
     options = parser.parse_args()
     try:
