@@ -6,6 +6,7 @@
 #include "input.h"
 #include "options.h"
 #include "output.h"
+#include "producer.h"
 #include "progress.h"
 #include "quantized.h"
 #include "run.h"
@@ -105,7 +106,7 @@ int mxc_verb_dequantize(int argc, char **argv)
     args.sequences.seqused = q.seqused;
     args.sequences.batch = q.batch;
     mxc_progress_begin("dequantize", 0, 1);
-    mxc_need(mxattn_dequantize(context, &args));
+    mxc_producer_run(context, MXC_DEQUANTIZE, &q, &args);
     mxc_progress_end();
 
     mxc_output_npy(out, MXC_NPY_F32, q.ndim, q.shape, values);

@@ -45,6 +45,47 @@ static void print_lines(const char *label, const char *text)
     }
 }
 
+/* Device number `device` of a backend that is there; 0 past the last. One that cannot be opened has
+ * the reason for a name. */
+static int next_device(const mxattn_backend_info *info, mxattn_backend backend, int32_t device,
+                       mxattn_device_info *found)
+{
+    mxattn_device_info_init(found);
+    if (!info->available || device >= info->devices)
+        return 0;
+    if (mxattn_device_query(NULL, backend, device, found))
+        (void)snprintf(found->name, sizeof found->name, "%s", mxattn_last_error());
+    return 1;
+}
+
+static void print_devices(const mxattn_backend_info *info, mxattn_backend backend)
+{
+    mxattn_device_info device;
+    for (int32_t i = 0; next_device(info, backend, i, &device); i++) {
+        (void)printf("  %-10s%d: %s", i ? "" : "devices", (int)i, device.name);
+        if (device.arch)
+            (void)printf(", sm_%d, %d multiprocessors", (int)device.arch,
+                         (int)device.multiprocessors);
+        if (device.memory_bytes)
+            (void)printf(", %.0f GiB", (double)device.memory_bytes / (1 << 30));
+        (void)printf("\n");
+    }
+}
+
+static void add_devices(cJSON *entry, const mxattn_backend_info *info, mxattn_backend backend)
+{
+    mxattn_device_info device;
+    cJSON *list = cJSON_AddArrayToObject(entry, "device_list");
+    for (int32_t i = 0; next_device(info, backend, i, &device); i++) {
+        cJSON *one = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, one);
+        cJSON_AddStringToObject(one, "name", device.name);
+        cJSON_AddNumberToObject(one, "arch", device.arch);
+        cJSON_AddNumberToObject(one, "multiprocessors", device.multiprocessors);
+        cJSON_AddNumberToObject(one, "memory_bytes", (double)device.memory_bytes);
+    }
+}
+
 static void print_text(const mxattn_backend_info *infos)
 {
     (void)printf("mxattn %s\n", mxattn_version_string());
@@ -58,6 +99,7 @@ static void print_text(const mxattn_backend_info *infos)
             (void)printf("  %-10s%s\n", "isa", info->isa_name);
         if (info->threads)
             (void)printf("  %-10s%d\n", "threads", info->threads);
+        print_devices(info, backends[i]);
         print_lines("kernels", info->kernels);
     }
 }
@@ -75,6 +117,7 @@ static void print_json(const mxattn_backend_info *infos)
         cJSON_AddBoolToObject(entry, "available", info->available);
         cJSON_AddStringToObject(entry, "reason", info->reason);
         cJSON_AddNumberToObject(entry, "devices", info->devices);
+        add_devices(entry, info, backends[i]);
         cJSON_AddNumberToObject(entry, "threads", info->threads);
         cJSON_AddStringToObject(entry, "isa", info->isa_name);
         cJSON *kernels = cJSON_AddArrayToObject(entry, "kernels");

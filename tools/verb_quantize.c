@@ -6,6 +6,7 @@
 #include "input.h"
 #include "options.h"
 #include "output.h"
+#include "producer.h"
 #include "progress.h"
 #include "quantized.h"
 #include "run.h"
@@ -141,7 +142,7 @@ static void quantize(const mxc_options *options, const mxc_quantized *q, const m
     args.sequences.seqused = q->seqused;
     args.sequences.batch = q->batch;
     mxc_progress_begin("quantize", 0, 1);
-    mxc_need(mxattn_quantize(context, &args));
+    mxc_producer_run(context, MXC_QUANTIZE, q, &args);
     mxc_progress_end();
     mxattn_context_destroy(context);
 }

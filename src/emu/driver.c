@@ -23,7 +23,7 @@ enum {
     INVALID_VALUE,
     OUT_OF_MEMORY,
     NOT_FOUND,
-    ALIGNMENT = 256,
+    ALIGNMENT = 512,
     /* WHY few: a persistent grid then gives each CTA several tiles, also of small problems. */
     MULTIPROCESSORS = 2
 };
@@ -326,10 +326,14 @@ static mxa_cu_result emu_stream(mxa_cu_stream stream)
 
 static mxa_cu_result emu_pointer_attribute(void *value, int attribute, mxa_cu_pointer memory)
 {
-    (void)value;
-    (void)attribute;
+    const int of_device =
+        2; /* CU_MEMORYTYPE_DEVICE: here all memory is the host's, and any will do */
     (void)memory;
-    return INVALID_VALUE;
+    if (attribute != MXA_CU_POINTER_MEMORY_TYPE) {
+        return INVALID_VALUE;
+    }
+    memcpy(value, &of_device, sizeof of_device);
+    return 0;
 }
 
 static mxa_cu_result emu_map(mxa_tensor_map *map, int type, uint32_t rank, void *address,

@@ -1,0 +1,42 @@
+"""test_cli_device.py: verbs of the command on devices, real and emulated: the bytes of the CPU.
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from cli_command import gaussian
+
+FILES = {"row": ["payload", "scales"], "square": ["payload", "scales", "scales_seq"]}
+
+
+def there(mxattn, name):
+    return next(b for b in json.loads(mxattn("info", "--json"))["backends"] if b["name"] == name)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "emu-sm90", "emu-sm100"])
+@pytest.mark.parametrize("block", sorted(FILES))
+def test_quantize_and_dequantize(mxattn, backend, block):
+    if not there(mxattn, backend)["available"]:
+        pytest.skip(there(mxattn, backend)["reason"])
+    np.save(mxattn.folder / "x.npy", gaussian(150, 2, 64, seed=3))
+    np.save(mxattn.folder / "cu.npy", np.array([0, 40, 40, 133], np.int32))
+    np.save(mxattn.folder / "used.npy", np.array([39, 0, 93], np.int32))
+    for name in ("cpu", backend):
+        mxattn("quantize", "x.npy", "--block", block, "--scales", "tiled", "--cu-seqlens", "cu.npy", "--seqused",
+               "used.npy", "--backend", name, "--out", f"q_{name}")
+        mxattn("dequantize", f"q_{name}", "--backend", name, "--out", f"y_{name}.npy")
+    for file in FILES[block]:
+        assert np.array_equal(mxattn.load(f"q_cpu.{file}.npy"), mxattn.load(f"q_{backend}.{file}.npy")), file
+    assert np.array_equal(mxattn.load("y_cpu.npy"), mxattn.load(f"y_{backend}.npy"))
+
+
+def test_info_lists_devices(mxattn):
+    for backend in json.loads(mxattn("info", "--json"))["backends"]:
+        assert len(backend["device_list"]) == (backend["devices"] if backend["available"] else 0)
+        for device in backend["device_list"]:
+            assert device["name"] and device["memory_bytes"] > 0 and device["multiprocessors"] > 0
+    assert "devices   0: emulated sm_90a, sm_90" in mxattn("info") or not there(mxattn, "emu-sm90")["available"]
