@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { TILE = 128, MERGE_THREADS = 256, SCALES_THREADS = 256, GRID_ROWS = 65535 };
+enum { TILE = 128, MERGE_THREADS = 256, SCALES_THREADS = 128, GRID_ROWS = 65535 };
 
 static mxa_global address(const void *memory)
 {
@@ -213,6 +213,7 @@ mxattn_status mxa_launch_of_dequantize(const mxa_quantize_call *call, mxa_produc
 {
     mxattn_status status = fill(call, launch);
     launch->kernel = MXA_KERNEL_DEQUANTIZE;
+    launch->threads /= 2; /* two blocks a warp */
     return status;
 }
 

@@ -162,56 +162,77 @@ MXA_DEVICE void dequantize_centre(const mxa_quantize_params *p, const tile *t, i
     }
 }
 
-MXA_KERNEL_SMALL(mxa_dequantize, TILE_THREADS, mxa_quantize_params, parameters)
+/* What a lane has fetched of its block. */
+typedef struct dequantize_block {
+    uint32_t codes[8];
+    uint32_t scale; /* of dequantize_scale */
+} dequantize_block;
+
+/* One block: its lane's elements scaled and stored, zeros past seqused. */
+MXA_DEVICE void dequantize_store_block(const mxa_quantize_params *p, const tile *t, int axis, int n,
+                                       const dequantize_block *b)
+{
+    int g, c;
+    tile_block(t, n, &g, &c);
+    const int lane = dev_thread_again() & 31, first = 32 * g + lane / 4 * 4;
+    const int d = 32 * c + lane % 4 * 8, count = smaller(t->dims - d, 8);
+    const int bytes = bytes_of(p->wide_type);
+    float mean[8];
+    dequantize_centre(p, t, d, count, mean);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        uint32_t scale[8];
+        MXA_UNROLL
+        for (int m = 0; m < 8; m++) {
+            scale[m] = axis     ? (uint32_t)shuffle_i32((int)b->scale, 4 * m + lane % 4)
+                       : m == 0 ? (uint32_t)shuffle_i32((int)b->scale, lane / 4 * 4 + i)
+                                : scale[0];
+        }
+        if (first + i >= t->tokens || count <= 0) {
+            continue;
+        }
+        mxa_global to = t->wide + (uint64_t)(((first + i) * p->wide.stride_token + d) * bytes);
+        if (first + i < t->used) {
+            dequantize_row(p, to, b->codes + 2 * i, scale, mean, count);
+            continue;
+        }
+        const uint32_t none[2] = {0, 0}, ones[8] = {127, 127, 127, 127, 127, 127, 127, 127};
+        const float zeros[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        dequantize_row(p, to, none, ones, zeros, count);
+    }
+}
+
+/* Two blocks a warp, as in quantize.cu: all loads are in flight before one is looked at. */
+MXA_KERNEL_MANY(mxa_dequantize, TILE_THREADS / 2, 3, mxa_quantize_params, parameters)
 {
     const mxa_quantize_params *p = &parameters;
-    const int bytes = bytes_of(p->wide_type), axis = p->scales[0].data == 0;
+    const int axis = p->scales[0].data == 0;
     tile t;
     if (!tile_begin(p, dev_shared(), p->wide_type, &t)) {
         return;
     }
     if (t.at.sequence < 0) {
-        tile_clear_rows(p, &t, &p->wide, bytes);
+        tile_clear_rows(p, &t, &p->wide, bytes_of(p->wide_type));
         return;
     }
-    int g, c;
-    tile_block(&t, dev_thread() / 32, &g, &c);
-    const int lane = dev_thread() & 31, first = 32 * g + lane / 4 * 4, d = 32 * c + lane % 4 * 8;
-    const int count = smaller(t.dims - d, 8);
-    uint32_t codes[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    if (32 * g < t.used && count > 0) {
-        dequantize_load(p, &t, first, d, count, codes);
-    }
-    const uint32_t own = dequantize_scale(p, &t, axis, g, c);
-    float mean[8];
-    dequantize_centre(p, &t, d, count, mean);
+    dequantize_block b[2];
     MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        uint32_t scale[8];
+    for (int i = 0; i < 2; i++) {
+        int g, c;
+        tile_block(&t, dev_thread() / 32 + i * tile_warps(), &g, &c);
+        const int lane = dev_thread() & 31, d = 32 * c + lane % 4 * 8;
+        const int count = smaller(t.dims - d, 8);
         MXA_UNROLL
         for (int n = 0; n < 8; n++) {
-            scale[n] = axis     ? (uint32_t)shuffle_i32((int)own, 4 * n + lane % 4)
-                       : n == 0 ? (uint32_t)shuffle_i32((int)own, lane / 4 * 4 + i)
-                                : scale[0];
+            b[i].codes[n] = 0;
         }
-        if (first + i >= t.tokens || count <= 0) {
-            continue;
+        if (32 * g < t.used && count > 0) {
+            dequantize_load(p, &t, 32 * g + lane / 4 * 4, d, count, b[i].codes);
         }
-        mxa_global to = t.wide + (uint64_t)(((first + i) * p->wide.stride_token + d) * bytes);
-        if (first + i < t.used) {
-            dequantize_row(p, to, codes + 2 * i, scale, mean, count);
-            continue;
-        }
-        const float zeros[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (count == 8) {
-            dequantize_store(to, p->wide_type, zeros);
-        } else {
-            MXA_UNROLL
-            for (int n = 0; n < 8; n++) {
-                if (n < count) {
-                    dequantize_store_one(to + (uint64_t)(n * bytes), p->wide_type, 0.0f, 0);
-                }
-            }
-        }
+        b[i].scale = dequantize_scale(p, &t, axis, g, c);
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        dequantize_store_block(p, &t, axis, dev_thread_again() / 32 + i * tile_warps(), &b[i]);
     }
 }

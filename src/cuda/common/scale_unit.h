@@ -108,47 +108,59 @@ MXA_DEVICE mxa_shared scale_row_at(const scale_unit *u, int r)
     return u->at + (uint32_t)(r % 32 * 16 + r / 32 * 4);
 }
 
-/* An array to the unit. */
-MXA_DEVICE void scale_unit_load(const scale_unit *u, const mxa_gpu_scales *scales, int axis)
+/* This lane's four words of an array. WHY apart from scale_unit_put: those of several units are in
+ * flight at once. */
+MXA_DEVICE void scale_unit_fetch(const scale_unit *u, const mxa_gpu_scales *scales, int axis,
+                                 uint32_t *w)
 {
     const int lane = dev_thread_again() & 31;
-    uint32_t w[4];
     if (scales->layout == MXA_GPU_TILED) {
         mxa_u32x4 v = dev_load_global_u32x4(scale_tiled_at(u, scales, axis, lane));
-        const uint32_t mask = scale_mask(((axis ? u->tokens : u->dims) + 31) / 32);
-        const uint32_t given[4] = {v.x, v.y, v.z, v.w};
-        const int rows = axis ? u->dims : u->tokens;
-        MXA_UNROLL
-        for (int j = 0; j < 4; j++) {
-            w[j] = lane + 32 * j < rows ? given[j] & mask : 0;
-        }
-    } else {
-        MXA_UNROLL
-        for (int j = 0; j < 4; j++) {
-            int count;
-            int64_t step;
-            mxa_global from = scale_word_at(u, scales, axis, lane, j, &count, &step);
-            w[j] = 0;
-            if (count == 4 && step == 1 && from % 4 == 0) {
-                w[j] = dev_load_global_u32(from);
-            } else {
-                MXA_NO_UNROLL
-                for (int i = 0; i < count; i++) {
-                    w[j] |= (uint32_t)dev_load_global_u8(from + (uint64_t)(i * step)) << (8 * i);
-                }
+        w[0] = v.x;
+        w[1] = v.y;
+        w[2] = v.z;
+        w[3] = v.w;
+        return;
+    }
+    MXA_UNROLL
+    for (int j = 0; j < 4; j++) {
+        int count;
+        int64_t step;
+        mxa_global from = scale_word_at(u, scales, axis, lane, j, &count, &step);
+        w[j] = 0;
+        if (count == 4 && step == 1 && from % 4 == 0) {
+            w[j] = dev_load_global_u32(from);
+        } else {
+            MXA_NO_UNROLL
+            for (int i = 0; i < count; i++) {
+                w[j] |= (uint32_t)dev_load_global_u8(from + (uint64_t)(i * step)) << (8 * i);
             }
         }
     }
-    if (axis && scales->layout != MXA_GPU_TILED) {
+}
+
+/* What was fetched, into the unit. */
+MXA_DEVICE void scale_unit_put(const scale_unit *u, const mxa_gpu_scales *scales, int axis,
+                               uint32_t *w)
+{
+    const int lane = dev_thread_again() & 31;
+    if (scales->layout == MXA_GPU_TILED) { /* its padding may hold anything */
+        const uint32_t mask = scale_mask(((axis ? u->tokens : u->dims) + 31) / 32);
+        const int rows = axis ? u->dims : u->tokens;
+        MXA_UNROLL
+        for (int j = 0; j < 4; j++) {
+            w[j] = lane + 32 * j < rows ? w[j] & mask : 0;
+        }
+    } else if (axis) {
         scale_turn(w);
         MXA_UNROLL
         for (int i = 0; i < 4; i++) {
             dev_store_shared_u32(scale_row_at(u, 4 * lane + i), w[i]);
         }
-    } else {
-        mxa_u32x4 v = {w[0], w[1], w[2], w[3]};
-        dev_store_shared_u32x4(u->at + 16 * (uint32_t)lane, v);
+        return;
     }
+    mxa_u32x4 v = {w[0], w[1], w[2], w[3]};
+    dev_store_shared_u32x4(u->at + 16 * (uint32_t)lane, v);
 }
 
 /* The unit to an array. */
