@@ -113,6 +113,21 @@ static const struct {
     [MXA_KERNEL_BACKWARD_SINKS] = {"sm90/backward_finish", "mxa_sm90_backward_sinks", 4 * 256},
 };
 
+/* Kernels of sm100/quantize that take the place of common ones there. */
+static const char *const on_sm100[MXA_KERNELS] = {
+    [MXA_KERNEL_QUANTIZE_ANY] = "mxa_sm100_quantize_any",
+    [MXA_KERNEL_QUANTIZE_F32_ROW] = "mxa_sm100_quantize_f32_row",
+    [MXA_KERNEL_QUANTIZE_F32_COLUMN] = "mxa_sm100_quantize_f32_column",
+    [MXA_KERNEL_QUANTIZE_F32_SQUARE] = "mxa_sm100_quantize_f32_square",
+    [MXA_KERNEL_QUANTIZE_F16_ROW] = "mxa_sm100_quantize_f16_row",
+    [MXA_KERNEL_QUANTIZE_F16_COLUMN] = "mxa_sm100_quantize_f16_column",
+    [MXA_KERNEL_QUANTIZE_F16_SQUARE] = "mxa_sm100_quantize_f16_square",
+    [MXA_KERNEL_QUANTIZE_BF16_ROW] = "mxa_sm100_quantize_bf16_row",
+    [MXA_KERNEL_QUANTIZE_BF16_COLUMN] = "mxa_sm100_quantize_bf16_column",
+    [MXA_KERNEL_QUANTIZE_BF16_SQUARE] = "mxa_sm100_quantize_bf16_square",
+    [MXA_KERNEL_QUANTIZE_BF16_FOLDED] = "mxa_sm100_quantize_bf16_folded",
+};
+
 static mxa_cuda_device devices[MXA_CUDA_ORDINALS];
 static int opened[MXA_CUDA_ORDINALS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -120,6 +135,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 const char *mxa_kernel_entry(mxa_kernel kernel)
 {
     return kernels[kernel].entry;
+}
+
+const char *mxa_kernel_entry_on(mxa_kernel kernel, int arch)
+{
+    return arch == 100 && on_sm100[kernel] ? on_sm100[kernel] : kernels[kernel].entry;
+}
+
+static const char *cubin_on(mxa_kernel kernel, int arch)
+{
+    return arch == 100 && on_sm100[kernel] ? "sm100/quantize" : kernels[kernel].cubin;
 }
 
 int mxa_kernel_shared_bytes(mxa_kernel kernel)
@@ -150,12 +175,12 @@ static mxattn_status load_kernels(mxa_cuda_device *device)
         mxattn_status status = mxa_cuda_check(
             driver->module_load_data(&module, mxa_cubins[i].image), "cuModuleLoadData");
         for (int k = 0; k < MXA_KERNELS && !status; k++) {
-            if (strcmp(kernels[k].cubin, mxa_cubins[i].name) != 0) {
+            const char *entry = mxa_kernel_entry_on((mxa_kernel)k, device->arch);
+            if (strcmp(cubin_on((mxa_kernel)k, device->arch), mxa_cubins[i].name) != 0) {
                 continue;
             }
             status = mxa_cuda_check(
-                driver->module_get_function(&device->functions[k], module, kernels[k].entry),
-                kernels[k].entry);
+                driver->module_get_function(&device->functions[k], module, entry), entry);
             if (!status && mxa_kernel_shared_bytes((mxa_kernel)k) > 48 * 1024) {
                 status =
                     mxa_cuda_check(driver->function_set_attribute(
@@ -223,7 +248,8 @@ static mxattn_status open_emulated(int32_t ordinal, mxa_cuda_device *device)
     device->handle = ordinal == MXA_CUDA_EMULATED_SM90 ? 90 : 100;
     device->arch = device->handle;
     for (int k = 0; k < MXA_KERNELS; k++) {
-        (void)driver->module_get_function(&device->functions[k], NULL, kernels[k].entry);
+        (void)driver->module_get_function(&device->functions[k], NULL,
+                                          mxa_kernel_entry_on((mxa_kernel)k, device->arch));
     }
     return mxa_cuda_check(driver->device_get_attribute(&device->multiprocessors,
                                                        MXA_CU_ATTRIBUTE_MULTIPROCESSORS,

@@ -81,6 +81,9 @@ enum { MXA_CUDA_EMULATED_SM90 = 64, MXA_CUDA_EMULATED_SM100 = 65, MXA_CUDA_ORDIN
 mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **device);
 
 const char *mxa_kernel_entry(mxa_kernel kernel);
+
+/* The same on a device of this arch, which may have a kernel of its own. */
+const char *mxa_kernel_entry_on(mxa_kernel kernel, int arch);
 int mxa_kernel_shared_bytes(mxa_kernel kernel); /* dynamic */
 
 /* Makes the device's context current, and puts back what was. */

@@ -11,14 +11,16 @@
 /* E8M0 byte of a block whose largest magnitude is amax (not negative, or NaN).
  * rceil: the smallest 2^e with amax / 2^e <= 1.75 * 2^range. WHY the subtraction: less 0.75 of its
  * binade, amax's exponent rounded up is the exponent plus 1 exactly where the mantissa is beyond
- * 1.75; a division by 1.75 would have to be correctly rounded to say the same. */
+ * 1.75; a division by 1.75 would have to be correctly rounded to say the same. WHY the half: the
+ * conversion ends at 0xFE, one short of the last binade rounded up; what halving loses of
+ * subnormals is far below the range. */
 MXA_DEVICE uint32_t block_scale_byte(float amax, int e5m2, int floor_rule)
 {
     const uint32_t bits = bits_f32(amax), range = e5m2 ? 15 : 8;
     const float less = f32_bits(bits < 0x600000u ? 0 : bits - 0x600000u);
-    uint32_t byte = 0xFFu & (floor_rule ? e8m0x2_floor_from_f32x2(amax, 0.0f)
-                                        : e8m0x2_ceil_from_f32x2(less, 0.0f));
-    byte = byte < range ? 0 : byte - range;
+    const uint32_t half = 0xFFu & (floor_rule ? e8m0x2_floor_from_f32x2(mul_rn(amax, 0.5f), 0.0f)
+                                              : e8m0x2_ceil_from_f32x2(mul_rn(less, 0.5f), 0.0f));
+    const uint32_t byte = half + 1 < range ? 0 : half + 1 - range;
     return bits > 0x7F800000u ? 255 : bits == 0x7F800000u ? 254 : byte;
 }
 
