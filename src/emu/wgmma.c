@@ -14,16 +14,17 @@
 
 #include <string.h>
 
-enum { ROWS = 64, ROW_BYTES = 32, WARPS = 4, MOST_N = 256, ACCUMULATORS = 6 };
+enum { ROWS = 64, ROW_BYTES = 32, WARPS = 4, MOST_N = 256, ACCUMULATORS = 6, ALL_WARPS = 15 };
 
 /* An accumulator that some warp has not got back yet. */
 typedef struct accumulator {
-    uint32_t *registers[MXA_EMU_GROUP_LANES]; /* lane 0's is NULL: not in use */
+    uint32_t *registers[MXA_EMU_GROUP_LANES]; /* lane 0's is NULL: never used */
     int n, f16, count;                        /* registers of a lane */
     uint32_t last;                            /* clock of the last product */
-    int delivered;                            /* bit w: warp w has its fragments */
-    mxa_emu_site site;                        /* of the last product */
-    uint32_t value[ROWS * MOST_N];            /* FP32, or FP16 in the low half; [row][n] */
+    int delivered;                 /* bit w: warp w has its fragments; all four: not in flight */
+    int goes_on;                   /* nobody has written the registers since they were delivered */
+    mxa_emu_site site;             /* of the last product */
+    uint32_t value[ROWS * MOST_N]; /* FP32, or FP16 in the low half; [row][n] */
 } accumulator;
 
 typedef struct state {
@@ -166,18 +167,37 @@ static void run(mxa_emu_op *op)
     mxa_emu_product_run(&tile);
 }
 
+/* Whether registers still hold what was delivered. */
+static int is_unchanged(const accumulator *d, lane *const *lanes)
+{
+    for (int i = 0; i < MXA_EMU_GROUP_LANES; i++) {
+        for (int r = 0; r < d->count; r++) {
+            int row, column;
+            fragment(i, r, d->f16, &row, &column);
+            const uint32_t *value = &d->value[row * d->n + column];
+            if (lanes[i]->d[r] != (d->f16 ? value[0] | value[1] << 16 : value[0])) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
 /* The accumulator in flight in these registers, or a new one. NULL: reported. */
 static accumulator *accumulator_of(mxa_emu_meeting *meeting, const mxa_emu_wgmma_kind *kind)
 {
     state *s = state_of(meeting->warp);
     lane *const *lanes = (lane *const *)meeting->lane;
-    accumulator *unused = NULL;
+    accumulator *unused = NULL, *same = NULL;
     for (int i = 0; i < ACCUMULATORS; i++) {
         accumulator *d = &s->accumulators[i];
-        if (!d->registers[0]) {
+        const int in_flight = d->registers[0] && d->delivered != ALL_WARPS;
+        const int alike = d->n == kind->n && d->f16 == kind->f16;
+        if (!in_flight) {
             unused = d;
+            same = d->registers[0] == lanes[0]->d && alike ? d : same;
         } else if (d->registers[0] == lanes[0]->d) {
-            if (d->delivered || d->n != kind->n || d->f16 != kind->f16) {
+            if (d->delivered || !alike) {
                 mxa_emu_error(0, "wgmma accumulator of another shape is in flight", meeting->site,
                               d->site, "wait for the products of these registers first");
                 return NULL;
@@ -190,6 +210,9 @@ static accumulator *accumulator_of(mxa_emu_meeting *meeting, const mxa_emu_wgmma
                       "%d are in flight", ACCUMULATORS);
         return NULL;
     }
+    const int goes_on = kind->accumulate && same && is_unchanged(same, lanes);
+    unused = same ? same : unused;
+    unused->goes_on = goes_on;
     unused->n = kind->n;
     unused->f16 = kind->f16;
     unused->count = kind->n / (kind->f16 ? 4 : 2);
@@ -241,8 +264,8 @@ static void issue(mxa_emu_meeting *meeting)
         mxa_emu_free(p);
         return;
     }
-    if ((p->d->last == 0 || p->from_registers) &&
-        state_of(meeting->warp)->fenced != (1 << WARPS) - 1) {
+    if (((p->d->last == 0 && !p->d->goes_on) || p->from_registers) &&
+        state_of(meeting->warp)->fenced != ALL_WARPS) {
         mxa_emu_error(0, "wgmma without wgmma.fence", meeting->site, 0,
                       "registers of a product were accessed since the last fence; all four warps "
                       "must fence before it");
@@ -316,9 +339,6 @@ static void deliver(mxa_emu_meeting *meeting, uint32_t clock)
         give_registers(d, warp);
         s->fenced &= ~(1 << warp);
         d->delivered |= 1 << warp;
-        if (d->delivered == 15) {
-            d->registers[0] = NULL;
-        }
     }
 }
 

@@ -178,6 +178,28 @@ MXA_KERNEL(wgmma_no_fence, 128, mxt_emu_params, parameters)
     dev_store_global_f32(parameters.memory + 4 * (uint64_t)dev_thread(), d[3]);
 }
 
+/* Accumulators may go on after a wait without a fence; written ones (broken) may not. */
+MXA_KERNEL(wgmma_goes_on, 128, mxt_emu_params, parameters)
+{
+    const mxa_shared shared = aligned(dev_shared());
+    float d[32] = {0};
+    for (uint32_t at = 4 * (uint32_t)dev_thread(); at < 8192; at += 512) {
+        dev_store_shared_u32(shared + at, 0x38383838); /* 1 */
+    }
+    fence_async_shared();
+    cta_sync();
+    wgmma_fence();
+    for (int i = 0; i < 3; i++) {
+        wgmma_ss_m64n64_f32(d, wgmma_descriptor(shared, 64), wgmma_descriptor(shared + 4096, 64));
+        wgmma_commit();
+        wgmma_wait(0);
+        if (parameters.broken) {
+            d[i] += 1;
+        }
+    }
+    dev_store_global_f32(parameters.memory + 4 * (uint64_t)dev_thread(), d[3]);
+}
+
 /* H1: no proxy fence between the threads' stores and the product. */
 MXA_KERNEL(wgmma_no_proxy_fence, 128, mxt_emu_params, parameters)
 {
@@ -247,6 +269,8 @@ static void faults(void)
          "accumulator registers written", 128, 1, 9216, 0},
         {"no wgmma.fence", &wgmma_no_fence_kernel, MXT_H(0), 0, "wgmma without wgmma.fence", 128, 1,
          9216, 0},
+        {"accumulator written, no wgmma.fence", &wgmma_goes_on_kernel, MXT_H(0), 0,
+         "wgmma without wgmma.fence", 128, 1, 9216, 0},
         {"no proxy fence", &wgmma_no_proxy_fence_kernel, MXT_H(1), 0, NULL, 128, 1, 9216, 0},
         {"operand overwritten", &wgmma_overwritten_kernel, MXT_H(7), 0, NULL, 128, 1, 9216, 0},
     };
