@@ -451,24 +451,42 @@ MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared sha
     }
 }
 
+/* Barriers, with their names in the emulator's reports; one thread. */
+MXA_DEVICE void FORWARD(begin)(mxa_shared shared)
+{
+    for (int i = 0; i < 2; i++) {
+        mbarrier_init(Q_FULL(i), 1);
+        mbarrier_init(Q_EMPTY(i), 4 * FORWARD_CONSUMERS);
+        dev_barrier(Q_FULL(i), "q_full", i, "load, TMA", "attend");
+        dev_barrier(Q_EMPTY(i), "q_empty", i, "attend", "load");
+        dev_region(shared + AT_Q + i * Q_BYTES, Q_BYTES, "Q", i);
+        dev_region(TILE(i), FORWARD_TILE_BYTES, "tile", i);
+    }
+    for (int i = 0; i < STAGES; i++) {
+        mbarrier_init(K_FULL(i), 1);
+        mbarrier_init(V_FULL(i), 1);
+        mbarrier_init(K_EMPTY(i), 4 * FORWARD_CONSUMERS);
+        mbarrier_init(V_EMPTY(i), 4 * FORWARD_CONSUMERS);
+        dev_barrier(K_FULL(i), "k_full", i, "load, TMA", "attend");
+        dev_barrier(V_FULL(i), "v_full", i, "load, TMA", "attend");
+        dev_barrier(K_EMPTY(i), "k_empty", i, "attend", "load");
+        dev_barrier(V_EMPTY(i), "v_empty", i, "attend", "load");
+        dev_region(shared + AT_K + i * K_BYTES, K_BYTES, "K", i);
+        dev_region(shared + AT_V + i * V_BYTES, V_BYTES, "V", i);
+        dev_region(RECORDS(i), RECORD_BYTES, "records", i);
+    }
+    mbarrier_init_fence();
+}
+
 MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, parameters)
 {
     const mxa_forward_params *params = &parameters;
     const mxa_shared shared = (dev_shared() + 1023) & ~1023u;
     const int warpgroup = warp_uniform(dev_thread() >> 7);
     if (dev_thread() == 0) {
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(Q_FULL(i), 1);
-            mbarrier_init(Q_EMPTY(i), 4 * FORWARD_CONSUMERS);
-        }
-        for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(K_FULL(i), 1);
-            mbarrier_init(V_FULL(i), 1);
-            mbarrier_init(K_EMPTY(i), 4 * FORWARD_CONSUMERS);
-            mbarrier_init(V_EMPTY(i), 4 * FORWARD_CONSUMERS);
-        }
-        mbarrier_init_fence();
+        FORWARD(begin)(shared);
     }
+    dev_role(warpgroup == 0 ? "load" : "attend");
     cta_sync();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
