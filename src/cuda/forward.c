@@ -10,7 +10,9 @@
 
 #include "cuda/backward.h"
 #include "cuda/common/clear_params.h"
+#include "cuda/common/prepare_params.h"
 #include "cuda/copies.h"
+#include "cuda/producers.h"
 #include "cuda/sm90/forward_params.h"
 #include "mx/element.h"
 #include "status.h"
@@ -73,9 +75,10 @@ static mxattn_status refuse(const mxattn_attention_problem *p)
                         "problem.intermediates is E4M3 with causal_strict; backend cuda holds P in "
                         "BF16 there");
     }
-    if (!mxa_dtype_is_wide(p->o.dtype)) {
+    if (!mxa_dtype_is_wide(p->o.dtype) && p->format == MXATTN_JAGGED) {
         return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.o.dtype is %s; backend cuda writes F32, F16 or BF16",
+                        "problem.o.dtype is %s of a jagged batch; backend cuda writes F32, F16 or "
+                        "BF16 there",
                         mxa_dtype_name(p->o.dtype));
     }
     if (p->batch > INT32_MAX / 2 || p->total_q > INT32_MAX - 64 * p->batch ||
@@ -87,10 +90,28 @@ static mxattn_status refuse(const mxattn_attention_problem *p)
     return MXATTN_OK;
 }
 
-/* The workspace begins with a word for each tile. */
+/* The workspace begins with a word for each tile, then O in FP32 where it leaves as MXFP8. */
 static int64_t marks_bytes(const mxa_copies *at)
 {
     return (at->tiles_most * 4 + 1023) / 1024 * 1024;
+}
+
+static int64_t scratch_bytes(const mxattn_attention_problem *p, const mxa_copies *at)
+{
+    const int64_t rows = mxa_dtype_is_wide(p->o.dtype) ? 0 : p->batch * p->max_seqlen_q * p->heads;
+    return marks_bytes(at) + (rows * p->head_dim_v * 4 + 1023) / 1024 * 1024;
+}
+
+/* What the main kernel writes: O, or the FP32 values that become it. */
+static mxattn_tensor written_o(const mxa_forward_run *r)
+{
+    mxattn_tensor o = r->call->o;
+    if (mxa_dtype_is_wide(o.tags.dtype)) {
+        return o;
+    }
+    mxattn_tensor_view(&o, MXATTN_F32, (char *)r->call->workspace + marks_bytes(&r->at), 4,
+                       r->call->o.shape);
+    return o;
 }
 
 mxattn_status mxa_cuda_plan(mxattn_plan *plan)
@@ -121,7 +142,7 @@ mxattn_status mxa_cuda_plan(mxattn_plan *plan)
     plan->info.dq_reduce = p->dq_reduce;
     plan->info.threads = 0;
     plan->info.max_headroom_log2 = 3;
-    plan->info.workspace_forward_bytes = marks_bytes(&at) + at.bytes;
+    plan->info.workspace_forward_bytes = scratch_bytes(p, &at) + at.bytes;
     plan->info.prepared_bytes = at.bytes;
     plan->info.saved_bytes = p->mode == MXATTN_TRAINING ? mxa_cuda_saved_lay_out(p).bytes : 0;
     return MXATTN_OK;
@@ -131,7 +152,7 @@ mxattn_status mxa_cuda_plan(mxattn_plan *plan)
 static mxattn_status check_alignment(const mxattn_plan *plan, const mxa_attention_call *call)
 {
     const mxattn_tensor *o = &call->o;
-    const int64_t bytes = mxa_dtype_bytes(plan->problem.o.dtype);
+    const int64_t bytes = mxa_dtype_bytes(o->tags.dtype);
     if (mxa_address(o->data) % 16 || o->stride[0] * bytes % 16 || o->stride[1] * bytes % 16 ||
         o->stride[2] * bytes % 16) {
         return mxa_fail(MXATTN_ALIGNMENT,
@@ -161,10 +182,11 @@ static mxattn_status begin(mxa_forward_run *r, const mxattn_plan *plan,
     r->call = call;
     r->form = form_of(p, (mxa_form_kind)plan->private_i64[0]);
     r->v = call->v_seq.ndim ? &call->v_seq : &call->v;
-    r->v_has_mean = r->form->kind != MXA_FORM_BF16 && !(r->v->tags.flags & MXATTN_CENTRED);
+    r->v_has_mean = r->form->kind != MXA_FORM_BF16 && !(r->v->tags.flags & MXATTN_CENTRED) &&
+                    (mxa_dtype_is_wide(r->v->tags.dtype) || p->max_seqlen_k > MXA_PREPARE_SLANT);
     r->at = mxa_copies_lay_out(p, r->form);
     r->base = call->prepared ? mxa_address(call->prepared)
-                             : mxa_address(call->workspace) + (uint64_t)marks_bytes(&r->at);
+                             : mxa_address(call->workspace) + (uint64_t)scratch_bytes(p, &r->at);
     r->batch.batch = (int32_t)call->batch_q.batch;
     if (needs_schedule(p, call)) {
         r->batch.sequences = r->base + (uint64_t)r->at.sequences;
@@ -190,11 +212,12 @@ static mxattn_status clear_rows(const mxa_forward_run *r)
     mxa_clear_params params;
     memset(&params, 0, sizeof params);
     params.batch = r->batch;
-    params.o = mxa_address(call->o.data);
-    params.o_type = (int32_t)p->o.dtype;
-    params.o_batch = call->o.stride[0];
-    params.o_token = call->o.stride[1];
-    params.o_head = call->o.stride[2];
+    const mxattn_tensor o = written_o(r);
+    params.o = mxa_address(o.data);
+    params.o_type = (int32_t)o.tags.dtype;
+    params.o_batch = o.stride[0];
+    params.o_token = o.stride[1];
+    params.o_head = o.stride[2];
     if (call->lse.ndim) {
         params.lse = mxa_address(call->lse.data);
         params.lse_batch = call->lse.stride[0];
@@ -253,11 +276,12 @@ static void output_params(const mxa_forward_run *r, mxa_forward_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_attention_call *call = r->call;
-    params->o = mxa_address(call->o.data);
-    params->o_type = (int32_t)p->o.dtype;
-    params->o_batch = call->o.stride[0];
-    params->o_token = call->o.stride[1];
-    params->o_head = call->o.stride[2];
+    const mxattn_tensor o = written_o(r);
+    params->o = mxa_address(o.data);
+    params->o_type = (int32_t)o.tags.dtype;
+    params->o_batch = o.stride[0];
+    params->o_token = o.stride[1];
+    params->o_head = o.stride[2];
     if (call->lse.ndim) {
         params->lse = mxa_address(call->lse.data);
         params->lse_batch = call->lse.stride[0];
@@ -327,6 +351,19 @@ static mxattn_status attend(const mxa_forward_run *r)
                            &params);
 }
 
+/* O as its tags say, from what the main kernel wrote. */
+static mxattn_status quantize_o(const mxa_forward_run *r)
+{
+    mxa_quantize_call call;
+    memset(&call, 0, sizeof call);
+    call.wide = written_o(r);
+    call.quantized = r->call->o;
+    call.batch = r->call->batch_q;
+    call.device = r->plan->problem.device;
+    call.stream = r->call->stream;
+    return mxa_cuda_quantize(r->plan->context, &call);
+}
+
 mxattn_status mxa_cuda_prepare(const mxattn_plan *plan, const mxa_attention_call *call)
 {
     mxa_forward_run r;
@@ -360,6 +397,9 @@ mxattn_status mxa_cuda_forward(const mxattn_plan *plan, const mxa_attention_call
         }
         if (!status) {
             status = attend(&r);
+        }
+        if (!status && !mxa_dtype_is_wide(call->o.tags.dtype)) {
+            status = quantize_o(&r);
         }
         mxa_cuda_leave(r.device);
     }

@@ -194,7 +194,7 @@ static void alignment(fixture *f)
                        {"args.k", &f->k, 8},
                        {"args.v", &f->v, 4},
                        {"args.o", &f->o, 8},
-                       {"args.lse", &f->lse, 2}};
+                       {"lse", &f->lse, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         void *data = cases[i].tensor->data;
         mxt_case("misaligned %s", cases[i].name);

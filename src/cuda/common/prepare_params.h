@@ -7,7 +7,12 @@
 
 #include "cuda/common/operand.h"
 
-enum { MXA_PREPARE_GROUP = 32, MXA_PREPARE_CHUNK = 128 };
+enum {
+    MXA_PREPARE_GROUP = 32,
+    MXA_PREPARE_CHUNK = 128,
+    MXA_PREPARE_SLANT =
+        512 /* an MXFP8 v is centred where |sum| / sum of magnitudes * keys is more */
+};
 
 /* One operand. Layouts of the outputs: sm90/forward_params.h. */
 typedef struct mxa_prepare_params {

@@ -305,7 +305,7 @@ MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
 /* v's mean from those sums, in order. An MXFP8 v, which the mean's subtraction rounds again, keeps
  * its values where |sum| / sum of magnitudes * keys is below this: the accumulator's bias, a tenth
  * at 8,192 keys of one sign, is then below 0.6%. */
-#define PREPARE_SLANT 512.0f
+#define PREPARE_SLANT ((float)MXA_PREPARE_SLANT)
 
 /* The mean. Again after v's copy is made (params->top given), whose
  * column sums are there then: what the copy's mean is off is taken from the mean that the epilogue
