@@ -223,9 +223,9 @@ MXA_DEVICE int forward_softmax_late_f16(uint32_t *s, forward_rows *rows, mxa_sha
 }
 
 /* P to A operands: register i of group g, in the key order of the private V. FP16 has the exponents
- * of E4M3 times 2^-8, its subnormals too: the code is the bits less seven of the fraction. WHY not
- * the conversion: it shares its pipe with exp2. Ties go up in even columns and down in odd ones. A
- * NaN may become a number here; the row's sum has it. */
+ * of E4M3 times 2^-8, its subnormals too: the code is the bits less seven of the fraction. Ties go
+ * up in even columns and down in odd ones: half a unit more everywhere would lean by 3e-4. A NaN
+ * may become a number here; the row's sum has it. */
 MXA_DEVICE void forward_pack_f16(const uint32_t *s, uint32_t *p)
 {
     const uint32_t half = 0x003F0040; /* of an E4M3 unit, each column */
