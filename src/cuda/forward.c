@@ -75,10 +75,11 @@ static mxattn_status refuse(const mxattn_attention_problem *p)
                         "problem.intermediates is E4M3 with causal_strict; backend cuda holds P in "
                         "BF16 there");
     }
-    if (!mxa_dtype_is_wide(p->o.dtype) && p->format == MXATTN_JAGGED) {
+    if (!mxa_dtype_is_wide(p->o.dtype) &&
+        (p->format == MXATTN_JAGGED || p->mode == MXATTN_TRAINING)) {
         return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.o.dtype is %s of a jagged batch; backend cuda writes F32, F16 or "
-                        "BF16 there",
+                        "problem.o.dtype is %s of a jagged batch or in training; backend cuda "
+                        "writes F32, F16 or BF16 there",
                         mxa_dtype_name(p->o.dtype));
     }
     if (p->batch > INT32_MAX / 2 || p->total_q > INT32_MAX - 64 * p->batch ||
