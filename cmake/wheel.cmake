@@ -12,6 +12,7 @@ if(MXA_WHEEL)
   if(CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
     target_compile_options(mxattn_objects PRIVATE -include ${CMAKE_CURRENT_LIST_DIR}/glibc_2_28.h)
     # Older glibc has these functions in libraries of their own, which newer ones keep as empty files.
-    target_link_options(mxattn PRIVATE -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed)
+    target_link_options(mxattn PRIVATE -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 -Wl,--as-needed
+      -Wl,--no-undefined)
   endif()
 endif()
