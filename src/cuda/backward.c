@@ -236,6 +236,10 @@ static void begin_copies(run *r)
     f->at = r->l.copies;
     f->base = r->base;
     if (call->prepared && !by_token) {
+        /* As the plan's forward laid them out: its tiles of queries may be others. */
+        f->form = mxa_forward_form_find(p->head_dim, p->head_dim_v,
+                                        (mxa_form_kind)r->plan->private_i64[0]);
+        f->at = mxa_copies_lay_out(p, f->form);
         f->base = mxa_address(call->prepared);
     }
     f->batch.batch = (int32_t)call->batch_q.batch;

@@ -112,6 +112,7 @@ static void jagged(void)
     for (int variant = 0; variant < 4; variant++) {
         mxt_attention a;
         mxt_backward_case c = {.left = -1, .right = -1, .causal = variant & 1};
+        c.prepared = variant == 0 || variant == 3;
         mxt_case("jagged, variant %d", variant);
         mxt_attention_jagged(&a, 6, cu_q, 210, cu_k, 390, 2, 1, variant & 1 ? 64 : 128);
         mxt_backward_options(&a, &c);
@@ -127,6 +128,26 @@ static void jagged(void)
         check_reports(1);
         mxt_attention_free(&a);
     }
+}
+
+/* MXFP8 operands, copies made beforehand; so many heads that the list of the forward's tiles (of
+ * 192 queries, or of 128) decides where things lie. */
+static void jagged_prepared(void)
+{
+    static const int32_t cu[] = {0, 128, 256};
+    mxt_attention a;
+    const mxt_backward_case c = {
+        .left = -1, .right = -1, .operands = MXATTN_E4M3, .dout = MXATTN_BF16, .prepared = 1};
+    mxt_case("jagged, prepared");
+    mxt_attention_jagged(&a, 2, cu, -1, cu, -1, 64, 1, 64);
+    mxt_backward_options(&a, &c);
+    mxt_attention_alloc(&a);
+    mxt_attention_fill(&a, MXT_GAUSSIAN, 9);
+    mxa_emu_session_clear();
+    mxa_emu_session_now()->options.seed = 1;
+    mxt_backward_check(&a, &c, MXATTN_BACKEND_EMU_SM90);
+    check_reports(1);
+    mxt_attention_free(&a);
 }
 
 int main(int argc, char **argv)
@@ -158,6 +179,7 @@ int main(int argc, char **argv)
     }
     if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
         jagged();
+        jagged_prepared();
     }
     return mxt_finish();
 }

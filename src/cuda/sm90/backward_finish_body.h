@@ -96,7 +96,9 @@ MXA_DEVICE void BACKWARD(finish_keys)(const mxa_backward_params *params, mxa_sha
 {
     const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
     const mxa_u32x4 place = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_PLACE);
-    const mxa_shared stage = STAGING_AT(own->warp >> 2) + (uint32_t)(own->warp & 3) * STAGING_BYTES;
+    /* Where this warp staged dQ, so that no other warp's stores come in between. */
+    const uint32_t bytes = params->dq_f32 ? STAGING_BYTES : STAGING_BYTES / 2;
+    const mxa_shared stage = STAGING_AT(own->warp >> 2) + (uint32_t)(own->warp & 3) * bytes;
     const int first = (int)counts.y + 16 * own->warp, rows = (int)counts.z - first;
     const int64_t outer = (int)place.z, token = (int)place.w + (int64_t)first;
     const int64_t head = (int)place.x;
