@@ -232,7 +232,7 @@ static void begin_copies(run *r)
     f->device = r->device;
     f->form = form_of(p);
     f->v = &call->v;
-    f->v_has_mean = !by_token && !(call->v.tags.flags & MXATTN_CENTRED);
+    f->v_has_mean = !by_token && mxa_copies_v_has_mean(p, &call->v);
     f->at = r->l.copies;
     f->base = r->base;
     if (call->prepared && !by_token) {

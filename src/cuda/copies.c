@@ -284,6 +284,12 @@ static mxattn_status make_groups(const mxa_forward_run *r, mxa_prepare_all_param
     return status ? status : prepare_records(r);
 }
 
+int mxa_copies_v_has_mean(const mxattn_attention_problem *problem, const mxattn_tensor *v)
+{
+    return !(v->tags.flags & MXATTN_CENTRED) &&
+           (mxa_dtype_is_wide(v->tags.dtype) || problem->max_seqlen_k > MXA_PREPARE_SLANT);
+}
+
 mxattn_status mxa_copies_make(const mxa_forward_run *r)
 {
     mxa_prepare_all_params params;

@@ -47,6 +47,11 @@ typedef struct mxa_forward_run {
     mxa_gpu_batch batch;
 } mxa_forward_run;
 
+/* 1 when preparation makes a mean of v and copies v without it; forward and backward agree on it,
+ * since either may read what the other prepared. WHY not of a short MXFP8 v: its mean could not be
+ * kept (MXA_PREPARE_SLANT). */
+int mxa_copies_v_has_mean(const mxattn_attention_problem *problem, const mxattn_tensor *v);
+
 /* Makes the copies, and the tables of a batch that has some. In the device's context. */
 mxattn_status mxa_copies_make(const mxa_forward_run *run);
 

@@ -10,7 +10,6 @@
 
 #include "cuda/backward.h"
 #include "cuda/common/clear_params.h"
-#include "cuda/common/prepare_params.h"
 #include "cuda/copies.h"
 #include "cuda/producers.h"
 #include "cuda/sm90/forward_params.h"
@@ -183,8 +182,7 @@ static mxattn_status begin(mxa_forward_run *r, const mxattn_plan *plan,
     r->call = call;
     r->form = form_of(p, (mxa_form_kind)plan->private_i64[0]);
     r->v = call->v_seq.ndim ? &call->v_seq : &call->v;
-    r->v_has_mean = r->form->kind != MXA_FORM_BF16 && !(r->v->tags.flags & MXATTN_CENTRED) &&
-                    (mxa_dtype_is_wide(r->v->tags.dtype) || p->max_seqlen_k > MXA_PREPARE_SLANT);
+    r->v_has_mean = r->form->kind != MXA_FORM_BF16 && mxa_copies_v_has_mean(p, r->v);
     r->at = mxa_copies_lay_out(p, r->form);
     r->base = call->prepared ? mxa_address(call->prepared)
                              : mxa_address(call->workspace) + (uint64_t)scratch_bytes(p, &r->at);
