@@ -7,7 +7,7 @@
 
 #include "run.h"
 
-enum { MXC_DEVICE_MEMORIES = 16 };
+enum { MXC_DEVICE_MEMORIES = 24, MXC_DEVICE_TENSORS = 10 };
 
 /* 1 for backends whose memory is their own. */
 int mxc_on_device(mxattn_backend backend);
@@ -17,13 +17,16 @@ typedef struct mxc_device_copies {
     mxattn_backend backend;
     void *memory[MXC_DEVICE_MEMORIES];
     int count;
-    mxattn_tensor tensors[5]; /* q, k, v, o, lse */
+    mxattn_tensor tensors[MXC_DEVICE_TENSORS]; /* q, k, v, o, lse, dout, dlse, dq, dk, dv */
 } mxc_device_copies;
 
-/* Points args at copies of what they point at; workspace_bytes of workspace too. */
-void mxc_device_begin(mxc_device_copies *copies, mxattn_attention_args *args, const mxc_run *run);
+/* Points args at copies of what they point at; workspace_bytes of workspace too, and saved_bytes of
+ * what forward leaves for backward. Gradients where the problem's mode is TRAINING. */
+void mxc_device_begin(mxc_device_copies *copies, mxattn_attention_args *args, const mxc_run *run,
+                      size_t saved_bytes);
 
-/* Waits, copies o and lse back into the run's memory, and frees the copies. */
-void mxc_device_end(mxc_device_copies *copies, const mxc_run *run);
+/* Waits, copies what was written back into the run's memory, and frees the copies. */
+void mxc_device_end(mxc_device_copies *copies, const mxattn_attention_args *args,
+                    const mxc_run *run);
 
 #endif

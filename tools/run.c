@@ -114,9 +114,11 @@ void mxc_run_attention(const mxattn_context *context, const mxc_run *run)
     args.workspace_bytes = (size_t)bytes;
     if (mxc_on_device(info.backend)) {
         mxc_device_copies copies;
-        mxc_device_begin(&copies, &args, run);
+        mxc_device_begin(&copies, &args, run, (size_t)info.saved_bytes);
         need(run, mxattn_attention_forward(plan, &args));
-        mxc_device_end(&copies, run);
+        if (backward)
+            need(run, mxattn_attention_backward(plan, &args));
+        mxc_device_end(&copies, &args, run);
         mxattn_plan_destroy(plan);
         return;
     }

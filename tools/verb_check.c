@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "compare.h"
+#include "device.h"
 #include "error.h"
 #include "fill.h"
 #include "options.h"
@@ -226,14 +227,16 @@ static int judge(const check *c, mxc_data kind, int result)
     mxc_error kernel_truth = mxc_compare(kernel, truth, count);
     mxc_error kernel_model = mxc_compare(kernel, model, count);
 
-    limit against_truth = {MXC_MODEL_FACTOR * model_truth.rms, -1};
-    double against_model = MXC_MODEL_SHARE * fmin(model_truth.rms, 1);
+    const int device = mxc_on_device(c->problems[KERNEL].backend);
+    const double share = device ? MXC_DEVICE_SHARE : MXC_MODEL_SHARE;
+    limit against_truth = {(device ? MXC_DEVICE_FACTOR : MXC_MODEL_FACTOR) * model_truth.rms, -1};
+    double against_model = share * fmin(model_truth.rms, 1);
     if (is_ordinary(c, kind)) {
         against_truth = fixed_limit(c, result);
-        against_model = MXC_MODEL_SHARE * against_truth.rms;
+        against_model = share * against_truth.rms;
     }
     if (result == LSE)
-        against_model = MXC_LIMIT_LSE_MODEL;
+        against_model = device ? MXC_DEVICE_LIMIT_MODEL : MXC_LIMIT_LSE_MODEL;
     against_truth.rms *= c->factor;
     against_model *= c->factor;
     double noise = MXC_NOISE_UNITS * 0x1p-24 * term_size(c, result);

@@ -40,3 +40,28 @@ def test_info_lists_devices(mxattn):
         for device in backend["device_list"]:
             assert device["name"] and device["memory_bytes"] > 0 and device["multiprocessors"] > 0
     assert "devices   0: emulated sm_90a, sm_90" in mxattn("info") or not there(mxattn, "emu-sm90")["available"]
+
+
+@pytest.mark.parametrize("backend", ["cuda", "emu-sm90"])
+def test_backward(mxattn, backend):
+    """Gradients, dsink too, come back from the device: as near the CPU's as two roundings are."""
+    if not there(mxattn, backend)["available"]:
+        pytest.skip(there(mxattn, backend)["reason"])
+    x = {name: gaussian(1, 100, heads, 64, seed=seed) for name, heads, seed in
+         (("q", 4, 1), ("k", 2, 2), ("v", 2, 3), ("dout", 4, 4))}
+    saved = mxattn.save(**x, sink=np.float32([0.5, -1, 3, 0]))
+    found = {}
+    for name in ("cpu", backend):
+        mxattn("backward", *saved, "--causal", "--backend", name, "--dq", "dq.npy", "--dk", "dk.npy", "--dv", "dv.npy",
+               "--dsink", "dsink.npy")
+        found[name] = [mxattn.load(f"{file}.npy").astype(np.float64) for file in ("dq", "dk", "dv", "dsink")]
+    for cpu, device in zip(found["cpu"], found[backend]):
+        assert np.linalg.norm(device - cpu) < 0.1 * np.linalg.norm(cpu)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "emu-sm90"])
+def test_check(mxattn, backend):
+    if not there(mxattn, backend)["available"]:
+        pytest.skip(there(mxattn, backend)["reason"])
+    assert "all 15 errors are within their limits" in mxattn(
+        "check", "--backend", backend, "--seqlen", "256", "--heads", "2", "--kv-heads", "1", "--causal")
