@@ -135,13 +135,14 @@ class Jax(Numpy):
 
     def view(self, array, name="array") -> View:
         import jax
+        import numpy
 
+        if isinstance(array, numpy.ndarray):  # an output before it is finished
+            return Numpy.view(self, array, name)
         if isinstance(array, jax.core.Tracer):
             raise ArgumentError(f"{name} is traced by JAX; mxattn.jax has the functions that can be traced")
         if not all(device.platform == "cpu" for device in array.devices()):
             raise ArgumentError(f"{name} is on {array.devices()}; JAX arrays are taken on CPU devices")
-        import numpy
-
         return Numpy.view(self, numpy.asarray(array), name)  # zero-copy on a CPU device
 
     def traced(self, *arrays) -> bool:

@@ -59,6 +59,7 @@ class Args(c.Structure):
     _fields_ += [(n, c.c_void_p) for n in ("host_seqused_q", "host_seqused_k")]
     _fields_ += [(n, c.c_void_p) for n in ("prepared", "saved", "workspace")]
     _fields_ += [("workspace_bytes", c.c_size_t), ("device_status", c.c_void_p), ("stream", c.c_void_p)]
+    _fields_ += [(n, c.c_void_p) for n in ("o_wide", "rope_q", "rope_k")]
 
 
 STRUCTS = {
