@@ -31,19 +31,8 @@ struct attention_mxfp8 {
 
 static void create_plan(struct attention_mxfp8 *self)
 {
-    const attention_shape *s = &self->shape;
     mxattn_attention_problem problem;
-    mxattn_attention_problem_init(&problem); /* q, k, v: E4M3 in square blocks */
-    problem.backend = self->library.backend;
-    problem.mode = MXATTN_TRAINING;
-    problem.format = MXATTN_JAGGED;
-    problem.batch = s->max_sequences;
-    problem.total_q = problem.total_k = s->max_tokens;
-    problem.max_seqlen_q = problem.max_seqlen_k = s->max_length;
-    problem.heads = s->heads;
-    problem.kv_heads = s->kv_heads;
-    problem.head_dim = s->head_dim;
-    problem.causal = !s->sees_all;
+    mxfp8_problem(&self->library, &self->shape, &problem);
     problem.o.dtype = problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = MXATTN_F32;
     problem.dout.dtype = MXATTN_F32; /* with square blocks: quantized in the call */
     mxfp8_need(mxattn_plan_create(self->library.context, &problem, &self->plan));

@@ -50,6 +50,22 @@ void mxfp8_library_close(mxfp8_library *library)
     mxattn_context_destroy(library->context);
 }
 
+void mxfp8_problem(const mxfp8_library *library, const attention_shape *shape,
+                   mxattn_attention_problem *problem)
+{
+    mxattn_attention_problem_init(problem); /* q, k, v: E4M3 in square blocks */
+    problem->backend = library->backend;
+    problem->mode = MXATTN_TRAINING;
+    problem->format = MXATTN_JAGGED;
+    problem->batch = shape->max_sequences;
+    problem->total_q = problem->total_k = shape->max_tokens;
+    problem->max_seqlen_q = problem->max_seqlen_k = shape->max_length;
+    problem->heads = shape->heads;
+    problem->kv_heads = shape->kv_heads;
+    problem->head_dim = shape->head_dim;
+    problem->causal = !shape->sees_all;
+}
+
 void mxfp8_workspace(mxfp8_library *library, size_t bytes)
 {
     if (bytes <= library->workspace_bytes)

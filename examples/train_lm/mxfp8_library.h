@@ -6,6 +6,7 @@
 #ifndef TRAIN_LM_MXFP8_LIBRARY_H
 #define TRAIN_LM_MXFP8_LIBRARY_H
 
+#include "attention.h"
 #include "pool.h"
 
 #include "mxattn/mxattn.h"
@@ -32,6 +33,11 @@ void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend);
 void mxfp8_library_close(mxfp8_library *library);
 
 void mxfp8_need(mxattn_status status);
+
+/* A training problem over jagged batches of this shape, q, k and v in E4M3 with square blocks. */
+void mxfp8_problem(const mxfp8_library *library, const attention_shape *shape,
+                   mxattn_attention_problem *problem);
+
 void mxfp8_workspace(mxfp8_library *library, size_t bytes); /* at least that much */
 
 /* Backend and workspace of the arguments are filled in. */

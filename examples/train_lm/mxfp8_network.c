@@ -255,19 +255,9 @@ static void destroy_layer(layer_memory *m)
 static void create_plan(mxfp8_network *n)
 {
     const mxattn_tags square = {MXATTN_E4M3, MXATTN_BLOCK_SQUARE, MXATTN_RCEIL, 0};
-    const model_config *c = &n->config;
+    const attention_shape shape = model_attention_shape(&n->config);
     mxattn_attention_problem problem;
-    mxattn_attention_problem_init(&problem); /* q, k, v: E4M3 in square blocks */
-    problem.backend = n->library.backend;
-    problem.mode = MXATTN_TRAINING;
-    problem.format = MXATTN_JAGGED;
-    problem.batch = c->max_sequences;
-    problem.total_q = problem.total_k = c->max_tokens;
-    problem.max_seqlen_q = problem.max_seqlen_k = c->max_length;
-    problem.heads = c->heads;
-    problem.kv_heads = c->kv_heads;
-    problem.head_dim = c->head_dim;
-    problem.causal = !c->sees_all;
+    mxfp8_problem(&n->library, &shape, &problem);
     problem.o = problem.dout = problem.dq = problem.dk = problem.dv = square;
     mxfp8_need(mxattn_plan_create(n->library.context, &problem, &n->plan));
     mxattn_plan_info info;
