@@ -79,6 +79,7 @@ static const struct {
                                       MXA_SM100_FORWARD_SHARED(64)},
     [MXA_KERNEL_SM100_FORWARD_D128] = {"sm100/forward", "mxa_sm100_forward_e4m3_256x128_d128",
                                        MXA_SM100_FORWARD_SHARED(128)},
+    [MXA_KERNEL_SM100_CLEAR_SCALES] = {"sm100/clear_scales", "mxa_sm100_clear_scales", 0},
     [MXA_KERNEL_BACKWARD_ROWS_D64] = {"sm90/backward_rows", "mxa_sm90_backward_rows_d64",
                                       BACKWARD_ROWS_BYTES},
     [MXA_KERNEL_BACKWARD_ROWS_D128] = {"sm90/backward_rows", "mxa_sm90_backward_rows_d128",

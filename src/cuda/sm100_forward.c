@@ -404,12 +404,6 @@ static mxattn_status output_params(const run *r, mxa_sm100_forward_params *param
                         o->data, (long long)o->stride[0], (long long)o->stride[1],
                         (long long)o->stride[2], (long long)bytes);
     }
-    if (!mxa_dtype_is_wide(o->tags.dtype) && call->batch_q.seqused) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "args.seqused_q is given and o is %s; sm_100 writes an FP8 o of whole "
-                        "sequences only",
-                        mxa_dtype_name(o->tags.dtype));
-    }
     params->o = address(o->data);
     params->o_type = (int32_t)o->tags.dtype;
     params->o_block = (int32_t)o->tags.block;
@@ -486,6 +480,19 @@ static mxattn_status attend(const run *r, const mxa_sm100_forward_params *params
                            items < most ? (unsigned)items : most, 1, 512, r->call->stream, params);
 }
 
+/* Scales of an FP8 O beyond seqused. */
+static mxattn_status clear_scales(const run *r, const mxa_sm100_forward_params *forward)
+{
+    mxa_sm100_clear_params params;
+    memset(&params, 0, sizeof params);
+    params.batch = r->batch;
+    memcpy(params.scales, forward->o_scales, sizeof params.scales);
+    params.heads = forward->heads;
+    params.head_dim = (int32_t)r->plan->problem.head_dim_v;
+    return mxa_cuda_launch(r->device, MXA_KERNEL_SM100_CLEAR_SCALES, (unsigned)r->batch.batch, 1,
+                           128, r->call->stream, &params);
+}
+
 /* Rows of O and LSE that belong to no sequence. */
 static mxattn_status clear_rows(const run *r)
 {
@@ -541,6 +548,9 @@ mxattn_status mxa_sm100_forward(const mxattn_plan *plan, const mxa_attention_cal
     }
     if (!status && r.batch.sequences) {
         status = clear_rows(&r);
+    }
+    if (!status && !mxa_dtype_is_wide(call->o.tags.dtype) && call->batch_q.seqused) {
+        status = clear_scales(&r, &params);
     }
     if (!status) {
         status = attend(&r, &params);

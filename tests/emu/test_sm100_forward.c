@@ -29,36 +29,44 @@
 #define COLUMN MXATTN_BLOCK_COLUMN
 #define SQUARE MXATTN_BLOCK_SQUARE
 
+static const int32_t used_some[] = {32, 0, 129, 0, 5}, used_dense[] = {130};
+
 /* clang-format off */
 static const mxt_sm100_case cases[] = {
-    {"one block", {128, -1}, {128, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"two tiles", {256, -1}, {256, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"several items", {384, -1}, {384, -1}, 0, 3, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"d64", {256, -1}, {320, -1}, 0, 2, 2, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"ragged edge", {130, -1}, {161, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"causal", {384, -1}, {384, -1}, 0, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"causal, more queries", {300, -1}, {100, -1}, 0, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"causal, more keys", {100, -1}, {300, -1}, 0, 1, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"causal top left", {300, -1}, {200, -1}, 0, 1, 1, 128, 1, 1, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"window", {700, -1}, {700, -1}, 0, 1, 1, 64, 0, 0, 100, 30, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"narrow window", {520, -1}, {520, -1}, 0, 1, 1, 64, 0, 0, 0, 0, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"row and column blocks", {160, -1}, {300, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, F32, NONE, MXT_OUTLIER},
-    {"e5m2", {128, -1}, {256, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E5M2, F32, NONE, MXT_GAUSSIAN},
-    {"sink", {160, -1}, {200, -1}, 0, 2, 2, 64, 1, 0, -1, -1, 0, 0, 1, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"softcap", {128, -1}, {200, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 3.0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"negative scale", {128, -1}, {200, -1}, 0, 1, 1, 64, 0, 0, -1, -1, -0.05, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"wide logits", {128, -1}, {384, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 2.0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"long tail", {128, -1}, {384, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_LONG_TAIL},
-    {"centred", {128, -1}, {200, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 1, 1, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"no keys", {128, -1}, {0, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"o bf16", {140, -1}, {128, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, MXATTN_BF16, NONE, MXT_GAUSSIAN},
-    {"o f16", {140, -1}, {128, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, MXATTN_F16, NONE, MXT_GAUSSIAN},
-    {"o mxfp8 square", {140, -1}, {128, -1}, 0, 2, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, SQUARE, MXT_GAUSSIAN},
-    {"o mxfp8 row", {200, -1}, {128, -1}, 0, 1, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, ROW, MXT_GAUSSIAN},
-    {"o mxfp8 column", {200, -1}, {128, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E5M2, COLUMN, MXT_GAUSSIAN},
-    {"jagged", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, 1, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"jagged, causal", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {640, 255, 129, 128, 127, 33, 32, 31, 1, 0, -1}, 1, 2, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, MXT_GAUSSIAN},
-    {"jagged, o mxfp8", {33, 0, 129, -1}, {129, 31, 5, -1}, 1, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, E4M3, SQUARE, MXT_GAUSSIAN},
+    {"one block", {128, -1}, {128, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"two tiles", {256, -1}, {256, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"several items", {384, -1}, {384, -1}, 0, 3, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"d64", {256, -1}, {320, -1}, 0, 2, 2, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"ragged edge", {130, -1}, {161, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"causal", {384, -1}, {384, -1}, 0, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"causal, more queries", {300, -1}, {100, -1}, 0, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"causal, more keys", {100, -1}, {300, -1}, 0, 1, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"causal top left", {300, -1}, {200, -1}, 0, 1, 1, 128, 1, 1, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"window", {700, -1}, {700, -1}, 0, 1, 1, 64, 0, 0, 100, 30, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"narrow window", {520, -1}, {520, -1}, 0, 1, 1, 64, 0, 0, 0, 0, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"row and column blocks", {160, -1}, {300, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, F32, NONE, .kind = MXT_OUTLIER},
+    {"e5m2", {128, -1}, {256, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E5M2, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"sink", {160, -1}, {200, -1}, 0, 2, 2, 64, 1, 0, -1, -1, 0, 0, 1, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"softcap", {128, -1}, {200, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 3.0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"negative scale", {128, -1}, {200, -1}, 0, 1, 1, 64, 0, 0, -1, -1, -0.05, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"wide logits", {128, -1}, {384, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 2.0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"long tail", {128, -1}, {384, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_LONG_TAIL},
+    {"centred", {128, -1}, {200, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 1, 1, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"no keys", {128, -1}, {0, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"o bf16", {140, -1}, {128, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, MXATTN_BF16, NONE, .kind = MXT_GAUSSIAN},
+    {"o f16", {140, -1}, {128, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, MXATTN_F16, NONE, .kind = MXT_GAUSSIAN},
+    {"o mxfp8 square", {140, -1}, {128, -1}, 0, 2, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN},
+    {"o mxfp8 row", {200, -1}, {128, -1}, 0, 1, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, ROW, .kind = MXT_GAUSSIAN},
+    {"o mxfp8 column", {200, -1}, {128, -1}, 0, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E5M2, COLUMN, .kind = MXT_GAUSSIAN},
+    {"jagged", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, 1, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"jagged, causal", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {640, 255, 129, 128, 127, 33, 32, 31, 1, 0, -1}, 1, 2, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"jagged, o mxfp8", {33, 0, 129, -1}, {129, 31, 5, -1}, 1, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN},
+    {"jagged, causal top left", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {33, 640, 0, 1, 31, 32, 127, 128, 129, 255, -1}, 1, 2, 1, 128, 1, 1, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"seqused, o mxfp8 square", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 2, 2, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN, .used_q = used_some},
+    {"seqused, o mxfp8 row", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, E4M3, ROW, .kind = MXT_GAUSSIAN, .used_q = used_some},
+    {"seqused, o mxfp8 in other layouts", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 2, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN, .used_q = used_some, .o_layouts = MXT_SM100_O_LINEAR_TILED},
+    {"seqused, o mxfp8 compact", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E5M2, SQUARE, .kind = MXT_GAUSSIAN, .used_q = used_some, .o_layouts = MXT_SM100_O_COMPACT},
+    {"seqused, dense, o mxfp8 column", {400, -1}, {140, -1}, 0, 2, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E5M2, COLUMN, .kind = MXT_GAUSSIAN, .used_q = used_dense},
 };
 /* clang-format on */
 
@@ -69,7 +77,7 @@ static mxt_sm100_head head_of(const mxt_sm100_setup *s, int64_t b, int64_t h, ui
 {
     const mxt_sm100_case *c = s->c;
     const int64_t d = c->head_dim, kv = h / (c->heads / c->kv_heads), groups = d / 32;
-    const int64_t sq = c->lengths_q[b], sk = c->lengths_k[b], blocks = (sk + 31) / 32;
+    const int64_t sq = mxt_sm100_used_q(c, b), sk = c->lengths_k[b], blocks = (sk + 31) / 32;
     int64_t block = 0;
     mxt_sm100_head m = {.q_type = c->type,
                         .k_type = c->type,
@@ -165,6 +173,7 @@ static void check_output(const mxt_sm100_setup *s, const mxt_sm100_result *r, co
         args.quantized = &quantized;
         args.sequences.cu_seqlens = mxt_sm100_cu(s, &s->q);
         args.sequences.batch = c->jagged ? s->batch : 0;
+        args.sequences.seqused = c->used_q;
         CHECK_STATUS(MXATTN_OK, mxattn_quantize(NULL, &args));
         free(wide.data);
         for (int axis = 0; axis < 2; axis++) {
@@ -211,6 +220,7 @@ static void check_reference(mxt_sm100_setup *s, const float *o, const float *lse
     args.batch = c->jagged ? s->batch : -1;
     args.cu_seqlens_q = mxt_sm100_cu(s, &s->q);
     args.cu_seqlens_k = mxt_sm100_cu(s, &s->k);
+    args.seqused_q = c->used_q;
     CHECK_STATUS(MXATTN_OK, mxattn_attention_forward_once(NULL, &problem, &args));
     mxt_check_rms("model's o against ref", o, want, mxt_shape1(n), MXT_SM100_O);
     mxt_check_close("model's lse against ref", lse, want_lse, mxt_shape1(rows),
@@ -226,7 +236,7 @@ static int64_t least_products(const mxt_sm100_setup *s)
     const mxt_sm100_case *c = s->c;
     int64_t count = 0;
     for (int64_t b = 0; b < s->batch; b++) {
-        const int64_t sq = c->lengths_q[b], sk = c->lengths_k[b];
+        const int64_t sq = mxt_sm100_used_q(c, b), sk = c->lengths_k[b];
         const int64_t diagonal = c->top_left ? 0 : sk - sq, right = c->causal ? 0 : c->right;
         for (int64_t first = 0; first < sq; first += 128) {
             const int64_t last = first + 128 < sq ? first + 127 : sq - 1;

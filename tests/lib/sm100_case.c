@@ -36,6 +36,11 @@ void *mxt_sm100_take(int64_t bytes)
     return memory;
 }
 
+int64_t mxt_sm100_used_q(const mxt_sm100_case *c, int64_t b)
+{
+    return c->used_q ? c->used_q[b] : c->lengths_q[b];
+}
+
 const int32_t *mxt_sm100_cu(const mxt_sm100_setup *s, const mxt_sm100_operand *p)
 {
     return !s->c->jagged ? NULL : p == &s->q ? s->cu_q : s->cu_k;
@@ -248,8 +253,13 @@ static void drop_operand(mxt_sm100_operand *p)
     drop(p->device.centre);
 }
 
-/* O's scale arrays: tiled along the head dimension, linear along the sequence. */
-static const mxattn_scale_layout o_layouts[2] = {MXATTN_TILED, MXATTN_LINEAR};
+static mxattn_scale_layout o_layout(const mxt_sm100_case *c, int axis)
+{
+    static const mxattn_scale_layout layouts[][2] = {{MXATTN_TILED, MXATTN_LINEAR},
+                                                     {MXATTN_LINEAR, MXATTN_TILED},
+                                                     {MXATTN_COMPACT, MXATTN_COMPACT}};
+    return layouts[c->o_layouts][axis];
+}
 
 void mxt_sm100_result_take(const mxt_sm100_setup *s, mxt_sm100_result *r)
 {
@@ -265,7 +275,7 @@ void mxt_sm100_result_take(const mxt_sm100_setup *s, mxt_sm100_result *r)
                         (c->o_block == COLUMN && axis == MXATTN_SEQ);
         if (has) {
             CHECK_STATUS(MXATTN_OK,
-                         mxattn_scales_bytes(tags, (mxattn_axis)axis, o_layouts[axis], s->batch,
+                         mxattn_scales_bytes(tags, (mxattn_axis)axis, o_layout(c, axis), s->batch,
                                              s->q.tokens, mxt_sm100_cu(s, &s->q), c->heads,
                                              c->head_dim, &r->o_scales_bytes[axis]));
             r->o_scales[axis] = mxt_sm100_take(r->o_scales_bytes[axis]);
@@ -292,7 +302,7 @@ mxattn_tensor mxt_sm100_output(const mxt_sm100_setup *s, const mxt_sm100_result 
     o.tags = s->problem.o;
     for (int axis = 0; axis < 2; axis++) {
         o.scales[axis].data = r->o_scales[axis];
-        o.scales[axis].layout = o_layouts[axis];
+        o.scales[axis].layout = o_layout(c, axis);
         mxa_scales_resolve(&o.scales[axis], (mxattn_axis)axis, &extent);
     }
     return o;
@@ -332,11 +342,13 @@ mxattn_status mxt_sm100_run(mxt_sm100_setup *s, mxt_sm100_result *r)
     float *sink = put(c->sink ? s->sink : NULL, 4 * c->heads);
     int32_t *cu_q = put(mxt_sm100_cu(s, &s->q), 4 * (s->batch + 1));
     int32_t *cu_k = put(mxt_sm100_cu(s, &s->k), 4 * (s->batch + 1));
+    int32_t *used_q = put(c->used_q, 4 * s->batch);
     void *workspace = mxt_sm100_take(info.workspace_forward_bytes);
     void *device_workspace = put(workspace, info.workspace_forward_bytes);
     args.sink = sink;
     args.cu_seqlens_q = cu_q;
     args.cu_seqlens_k = cu_k;
+    args.seqused_q = used_q;
     args.workspace = device_workspace;
     args.workspace_bytes = (size_t)info.workspace_forward_bytes;
     status = mxattn_attention_forward(plan, &args);
@@ -347,6 +359,7 @@ mxattn_status mxt_sm100_run(mxt_sm100_setup *s, mxt_sm100_result *r)
     drop(sink);
     drop(cu_q);
     drop(cu_k);
+    drop(used_q);
     drop(device_workspace);
     drop_operand(&s->q);
     drop_operand(&s->k);

@@ -11,6 +11,9 @@
 
 enum { MXT_SM100_SEQUENCES = 12, EXTRA = 7 /* tokens of storage behind the last sequence */ };
 
+/* Layouts of O's scales along the head dimension and the sequence. */
+enum { MXT_SM100_O_TILED_LINEAR, MXT_SM100_O_LINEAR_TILED, MXT_SM100_O_COMPACT };
+
 typedef struct mxt_sm100_case {
     const char *name;
     int32_t lengths_q[MXT_SM100_SEQUENCES],
@@ -25,6 +28,8 @@ typedef struct mxt_sm100_case {
     mxattn_dtype type, o;
     mxattn_block o_block;
     mxt_kind kind;
+    const int32_t *used_q; /* of each sequence; NULL: all */
+    int o_layouts;         /* of scales of o: MXT_SM100_O_TILED_LINEAR, ... */
 } mxt_sm100_case;
 
 /* One operand or output on the host, in both of its arrangements, and on the device. */
@@ -56,6 +61,9 @@ typedef struct mxt_sm100_result {
 
 /* Memory of NaN. */
 void *mxt_sm100_take(int64_t bytes);
+
+/* Queries of sequence b that count. */
+int64_t mxt_sm100_used_q(const mxt_sm100_case *c, int64_t b);
 
 /* cu_seqlens of an operand's side, or NULL: dense. */
 const int32_t *mxt_sm100_cu(const mxt_sm100_setup *s, const mxt_sm100_operand *p);

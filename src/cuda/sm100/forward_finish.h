@@ -123,13 +123,14 @@ MXA_DEVICE void forward_finish_block(const mxa_sm100_forward_params *params, int
 }
 
 /* The scale bytes of a row's (hdim) and of a warp's (seq) blocks; byte g: of columns 32*g... A
- * tile writes whole units of tiled scales: rows beyond the sequence, and columns beyond D, 0. */
+ * tile writes whole units of tiled scales: rows beyond the sequence, and columns beyond D, 0. A row
+ * of it beyond seqused has its square block's byte all the same. */
 MXA_DEVICE void forward_finish_scales(const mxa_sm100_forward_params *params,
                                       const forward_tile *tile, int position, int groups,
                                       uint32_t bytes)
 {
     const int lane = dev_thread() & 31;
-    const int there = position < tile->q_end, some = position - lane < tile->q_end;
+    const int there = position < tile->q_length, some = position - lane < tile->q_end;
     MXA_UNROLL
     for (int axis = 0; axis < 2; axis++) {
         const mxa_sm100_out_scales *to = &params->o_scales[axis];

@@ -57,4 +57,11 @@ typedef struct mxa_sm100_forward_params {
     float softcap_log2e;               /* softcap * log2(e); 0: off */
 } mxa_sm100_forward_params;
 
+/* clear_scales.cu: heads and head_dim of O. */
+typedef struct mxa_sm100_clear_params {
+    mxa_gpu_batch batch;
+    mxa_sm100_out_scales scales[2]; /* by mxattn_axis */
+    int32_t heads, head_dim;
+} mxa_sm100_clear_params;
+
 #endif

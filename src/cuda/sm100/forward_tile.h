@@ -15,6 +15,7 @@
 typedef struct forward_tile {
     int sequence, head;
     int first, q_end;     /* queries of the item, from the sequence's start; first -1: no more */
+    int q_length;         /* the sequence's, with those that do not count */
     int q_outer, q_first; /* of the sequence in the caller's tensors */
     int k_outer, k_first;
     int k_used;
@@ -28,8 +29,8 @@ typedef struct forward_tile {
 enum {
     FORWARD_TILE_ITEM = 0,    /* first, q_end, sequence, head */
     FORWARD_TILE_BLOCKS = 16, /* block_first[0], block_end[0], block_first[1], block_end[1] */
-    FORWARD_TILE_KEYS = 32,   /* diagonal, k_used */
-    FORWARD_TILE_OUT = 48,    /* q_outer, q_first, q_tiled_row, q_token; keys' z: q_block */
+    FORWARD_TILE_KEYS = 32,   /* diagonal, k_used, q_block, q_length */
+    FORWARD_TILE_OUT = 48,    /* q_outer, q_first, q_tiled_row, q_token */
     FORWARD_TILE_BYTES = 64
 };
 
@@ -100,7 +101,7 @@ MXA_DEVICE void forward_tile_find(const mxa_sm100_forward_params *params, int in
         tile->head = pair % params->heads;
         tile->q_outer = tile->k_outer = tile->sequence;
         tile->q_first = tile->k_first = 0;
-        q_used = batch->seqlen_q;
+        q_used = tile->q_length = batch->seqlen_q;
         tile->k_used = batch->seqlen_k;
         tile->q_token = tile->sequence * batch->seqlen_q;
         tile->q_block = tile->sequence * ((batch->seqlen_q + 31) / 32);
@@ -119,6 +120,7 @@ MXA_DEVICE void forward_tile_find(const mxa_sm100_forward_params *params, int in
         tile->q_outer = (int)q.x;
         tile->q_first = (int)q.y;
         q_used = (int)q.z;
+        tile->q_length = (int)q.w;
         tile->k_outer = (int)k.x;
         tile->k_first = (int)k.y;
         tile->k_used = (int)k.z;
@@ -139,7 +141,8 @@ MXA_DEVICE void forward_tile_write(const forward_tile *tile, mxa_shared at)
                       (uint32_t)tile->head};
     mxa_u32x4 blocks = {(uint32_t)tile->block_first[0], (uint32_t)tile->block_end[0],
                         (uint32_t)tile->block_first[1], (uint32_t)tile->block_end[1]};
-    mxa_u32x4 keys = {(uint32_t)tile->diagonal, (uint32_t)tile->k_used, (uint32_t)tile->q_block, 0};
+    mxa_u32x4 keys = {(uint32_t)tile->diagonal, (uint32_t)tile->k_used, (uint32_t)tile->q_block,
+                      (uint32_t)tile->q_length};
     mxa_u32x4 out = {(uint32_t)tile->q_outer, (uint32_t)tile->q_first, (uint32_t)tile->q_tiled_row,
                      (uint32_t)tile->q_token};
     dev_store_shared_u32x4(at + FORWARD_TILE_ITEM, item);
@@ -170,6 +173,7 @@ MXA_DEVICE void forward_tile_read(mxa_shared at, forward_tile *tile)
     tile->q_tiled_row = (int)out.z;
     tile->q_token = (int)out.w;
     tile->q_block = (int)keys.z;
+    tile->q_length = (int)keys.w;
 }
 
 /* Blocks that either tile sees, in one run: the tiles' own are neighbours or overlap. */
