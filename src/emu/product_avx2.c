@@ -14,4 +14,5 @@
 #define PRODUCT_I64(ints)   ((int64s)_mm256_cvtepi32_epi64((__m128i)(ints)))
 #define PRODUCT_F16(x)      ((ints)_mm256_cvtepu16_epi32(_mm256_cvtps_ph((__m256)(x), 0)))
 #define PRODUCT_HAS_F16
+#define PRODUCT_INTEGERS
 #include "emu/product_body.h"

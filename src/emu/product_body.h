@@ -27,6 +27,8 @@ enum {
 };
 
 #define PRODUCT_UNROLL _Pragma("GCC unroll 16")
+/* WHY: a block has two callers, and out of line it takes twice the time. */
+#define PRODUCT_INLINE static inline __attribute__((always_inline))
 #ifndef PRODUCT_MAX8
 #define PRODUCT_MAX8(a, b)  SELECT((a) > (b), a, b)
 #define PRODUCT_MAX16(a, b) SELECT((a) > (b), a, b)
@@ -194,7 +196,7 @@ static void load_row(const mxa_emu_product *p, int i, row *a)
 }
 
 /* Largest sum of exponents of each column of a block. */
-static void largest8(const columns *b, const row *a, int first, int32_t *largest)
+PRODUCT_INLINE void largest8(const columns *b, const row *a, int first, int32_t *largest)
 {
     enum { LANES = PRODUCT_BYTES };
     for (int j = 0; j < BLOCK; j += LANES) {
@@ -273,7 +275,7 @@ typedef struct block {
     ints special;          /* not 0 where an accumulator is NaN or infinite */
 } block;
 
-static int any(ints x)
+PRODUCT_INLINE int any(ints x)
 {
     int32_t all = 0;
     for (int i = 0; i < PRODUCT_BYTES / 4; i++) {
@@ -283,8 +285,8 @@ static int any(ints x)
 }
 
 /* From the products' largest exponents, scales apart, and the accumulators. */
-static void align(const rules *r, const int32_t *exponents, const int32_t *scale_b, int scale_a,
-                  const uint32_t *c, block *t)
+PRODUCT_INLINE void align(const rules *r, const int32_t *exponents, const int32_t *scale_b,
+                          int scale_a, const uint32_t *c, block *t)
 {
     const int32_t one = 1 << r->mantissa_bits;
     const int up = 25 - r->mantissa_bits;
@@ -310,7 +312,7 @@ static void align(const rules *r, const int32_t *exponents, const int32_t *scale
     }
 }
 
-static void sums8(const columns *b, const row *a, int column, block *t)
+PRODUCT_INLINE void sums8(const columns *b, const row *a, int column, block *t)
 {
     floats factor[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
@@ -385,7 +387,7 @@ static int results_large(const rules *r, const block *t, uint32_t *d)
 
 /* Sums to FP32, toward zero; 0: one is neither a normal number nor zero. A conversion to FP32
  * rounds to nearest; where it went up, the code before it is the one toward zero. */
-static int results_f32(const rules *r, const block *t, uint32_t *d)
+PRODUCT_INLINE int results_f32(const rules *r, const block *t, uint32_t *d)
 {
     const int32_t keep = (int32_t)(~(uint32_t)0 << (23 - r->kept));
     ints rare = {0}, large = {0};
@@ -421,8 +423,8 @@ static void results_f16(const rules *r, const block *t, uint32_t *d)
 /* One row's block of accumulators c, from `column` on, to d: 1 when done, 0 when it needs the
  * model.
  */
-static int row_block(const mxa_emu_product *p, const rules *r, const columns *b, const row *a,
-                     int column, const uint32_t *c, uint32_t *d)
+PRODUCT_INLINE int row_block(const mxa_emu_product *p, const rules *r, const columns *b,
+                             const row *a, int column, const uint32_t *c, uint32_t *d)
 {
     const int bytes = p->step.count == COUNT;
     int32_t exponents[BLOCK];
@@ -445,6 +447,10 @@ static int row_block(const mxa_emu_product *p, const rules *r, const columns *b,
     return results_f32(r, &t, d);
 }
 
+#if defined(PRODUCT_INTEGERS)
+#include "emu/product_bytes_body.h"
+#endif
+
 void PRODUCT_NAME(const mxa_emu_product *p)
 {
     static _Thread_local columns b; /* WHY static: a fiber's stack is small */
@@ -456,6 +462,11 @@ void PRODUCT_NAME(const mxa_emu_product *p)
         mxa_emu_product_scalar(p);
         return;
     }
+#if defined(PRODUCT_INTEGERS)
+    if (product_bytes(p, &b)) {
+        return;
+    }
+#endif
     const rules r = rules_of(p);
     load_columns(p, &b);
     for (int i = 0; i < p->m; i++) {

@@ -37,9 +37,19 @@ static int runs(size_t way)
 #endif
 }
 
-/* COHERENT: products near each other and of one sign, so that sums pass 2^31 units */
-typedef enum code_kind { GAUSSIAN, ANY_CODE, SMALL, WITH_NAN, COHERENT, KINDS } code_kind;
-static const char *const kind_names[] = {"gaussian", "any code", "small", "with NaN", "coherent"};
+/* GAUSSIAN: of two deviations, 40 apart; QUANTIZED: of one, as a quantizer leaves them; COHERENT:
+ * products near each other and of one sign, so that sums pass 2^31 units */
+typedef enum code_kind {
+    GAUSSIAN,
+    ANY_CODE,
+    SMALL,
+    WITH_NAN,
+    COHERENT,
+    QUANTIZED,
+    KINDS
+} code_kind;
+static const char *const kind_names[] = {"gaussian", "any code", "small",
+                                         "with NaN", "coherent", "quantized"};
 
 static void fill_codes(mxt_random *random, void *codes, int count, mxattn_dtype dtype,
                        code_kind kind)
@@ -50,6 +60,9 @@ static void fill_codes(mxt_random *random, void *codes, int count, mxattn_dtype 
         uint16_t code = (uint16_t)u;
         if (kind == GAUSSIAN) {
             mxa_store(&code, dtype, 0, (float)mxt_random_gaussian(random) * (u & 64 ? 40 : 1));
+        } else if (kind == QUANTIZED) {
+            const float x = (float)mxt_random_gaussian(random) * 120;
+            mxa_store(&code, dtype, 0, x > 448 ? 448 : x < -448 ? -448 : x);
         } else if (kind == COHERENT) {
             mxa_store(&code, dtype, 0, 1.8F + (float)(u % 4) * 0.02F);
         } else if (kind == SMALL) { /* zeros and the smallest numbers */
@@ -75,7 +88,7 @@ static void fill_accumulators(mxt_random *random, uint32_t *d, int count, int f1
     for (int i = 0; i < count; i++) {
         const uint64_t u = mxt_random_u64(random);
         uint32_t code = (uint32_t)u;
-        if (kind == GAUSSIAN || kind == COHERENT || (u >> 60) < 4) {
+        if (kind == GAUSSIAN || kind == QUANTIZED || kind == COHERENT || (u >> 60) < 4) {
             const float x =
                 (float)mxt_random_gaussian(random) * (kind == COHERENT ? 1.0F : 1000.0F);
             memcpy(&code, &x, sizeof code);
@@ -133,7 +146,9 @@ static void random_tiles(void)
                 fill_codes(&random, t->b, n * k, c->step.b_type, (code_kind)kind);
                 /* NaN seldom, so that the rest of the tile is looked at too */
                 for (int j = 0; j < N; j++) {
-                    const int spread = kind == GAUSSIAN ? 4 : kind == COHERENT ? 0 : 120;
+                    const int spread = kind == GAUSSIAN || kind == QUANTIZED ? 4
+                                       : kind == COHERENT                    ? 0
+                                                                             : 120;
                     t->scale_a[j % M] =
                         (uint8_t)mxt_random_int(&random, 127 - spread, 127 + spread);
                     t->scale_b[j] = (uint8_t)mxt_random_int(&random, 127 - spread, 127 + spread);
@@ -170,7 +185,25 @@ static void random_tiles(void)
     free(t);
 }
 
-/* 128x128x128 in four steps. With --time: microseconds of this thread. */
+/* 128x128x128 in steps. With --time: microseconds of this thread. */
+static double time_of(const mxa_emu_product *p, uint32_t *d, size_t bytes)
+{
+    double best = 1e9;
+    for (int round = 0; round < 40; round++) {
+        struct timespec from, to;
+        memset(d, 0, bytes);
+        (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+        for (int k = 0; k < 128; k += p->step.count) {
+            mxa_emu_product_run(p);
+        }
+        (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+        const double us =
+            (double)(to.tv_sec - from.tv_sec) * 1e6 + (double)(to.tv_nsec - from.tv_nsec) * 1e-3;
+        best = us < best ? us : best;
+    }
+    return best;
+}
+
 static void timing(void)
 {
     tile *t = malloc(sizeof *t);
@@ -180,40 +213,29 @@ static void timing(void)
         if (c->step.core == MXA_TENSOR_CORE_EXACT || (c->f16 && c->step.count == 16)) {
             continue;
         }
-        fill_codes(&random, t->a, M * K, c->step.a_type, GAUSSIAN);
-        fill_codes(&random, t->b, 128 * K, c->step.b_type, GAUSSIAN);
-        memset(t->scale_a, 127, sizeof t->scale_a);
-        memset(t->scale_b, 127, sizeof t->scale_b);
-        memset(t->d, 0, sizeof t->d);
-        const mxa_emu_product p = {c->step,
-                                   M,
-                                   128,
-                                   t->a,
-                                   t->b,
-                                   c->step.count,
-                                   1,
-                                   c->scaled ? t->scale_a : NULL,
-                                   c->scaled ? t->scale_b : NULL,
-                                   t->d,
-                                   128,
-                                   c->f16,
-                                   1};
-        double best = 1e9;
-        for (int round = 0; round < 20; round++) {
-            struct timespec from, to;
-            memset(t->d, 0, sizeof t->d);
-            (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
-            for (int k = 0; k < 128; k += c->step.count) {
-                mxa_emu_product_run(&p);
-            }
-            (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
-            const double us = (double)(to.tv_sec - from.tv_sec) * 1e6 +
-                              (double)(to.tv_nsec - from.tv_nsec) * 1e-3;
-            best = us < best ? us : best;
+        for (int wide = 0; wide < 2; wide++) {
+            fill_codes(&random, t->a, M * K, c->step.a_type, wide ? GAUSSIAN : QUANTIZED);
+            fill_codes(&random, t->b, 128 * K, c->step.b_type, wide ? GAUSSIAN : QUANTIZED);
+            memset(t->scale_a, 127, sizeof t->scale_a);
+            memset(t->scale_b, 127, sizeof t->scale_b);
+            const mxa_emu_product p = {c->step,
+                                       M,
+                                       128,
+                                       t->a,
+                                       t->b,
+                                       c->step.count,
+                                       1,
+                                       c->scaled ? t->scale_a : NULL,
+                                       c->scaled ? t->scale_b : NULL,
+                                       t->d,
+                                       128,
+                                       c->f16,
+                                       1};
+            (void)printf("core %d, %s by %s%s, %s: %.0f us\n", (int)c->step.core,
+                         mxa_dtype_name(c->step.a_type), mxa_dtype_name(c->step.b_type),
+                         c->f16 ? ", FP16" : "", kind_names[wide ? GAUSSIAN : QUANTIZED],
+                         time_of(&p, t->d, sizeof t->d));
         }
-        (void)printf("core %d, %s by %s%s: %.0f us\n", (int)c->step.core,
-                     mxa_dtype_name(c->step.a_type), mxa_dtype_name(c->step.b_type),
-                     c->f16 ? ", FP16" : "", best);
     }
     free(t);
 }
