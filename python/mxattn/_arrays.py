@@ -82,7 +82,7 @@ class Numpy:
         if type(array) is self.plain:
             return (array.dtype, array.shape, array.strides), array.__array_interface__["data"][0], array
         found = self.view(array, name)
-        return (found.dtype, found.device, found.shape, found.strides), found.data, found
+        return (self.name, found.dtype, found.device, found.shape, found.strides), found.data, found
 
     def empty(self, shape, word, device):
         import numpy
@@ -165,6 +165,7 @@ class Torch:
         torch = sys.modules["torch"]
         self.torch = torch
         self.plain = (torch.Tensor, torch.nn.Parameter)
+        self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, without an object for it
         either = lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")  # noqa: E731
         self.autocast = getattr(torch._C, "_is_any_autocast_enabled", either)  # one call instead of two
         self.words, self.dtypes = {}, {}
@@ -207,7 +208,9 @@ class Torch:
         return array
 
     def stream(self, device):
-        return None if device[0] == "cpu" else self.torch.cuda.current_stream(device[1]).cuda_stream
+        if device[0] == "cpu":
+            return None
+        return self.raw_stream(device[1]) if self.raw_stream else self.torch.cuda.current_stream(device[1]).cuda_stream
 
     def traced(self, *arrays) -> bool:
         """Whether the custom operators must see this call: a gradient, a trace, autocast, or a subclass of Tensor."""

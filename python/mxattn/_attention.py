@@ -33,7 +33,7 @@ _plans: dict = {}
 class _Call:
     """Structs of one run of a plan. A wide operand's struct is kept; an MxTensor brings its own."""
 
-    __slots__ = ("args", "address", "tensors", "memory", "q", "k", "v", "o")
+    __slots__ = ("args", "address", "tensors", "memory", "q", "k", "v", "o", "lse")
 
     def __init__(self, entry):
         self.args = abi.make(abi.AttentionArgs)
@@ -45,9 +45,10 @@ class _Call:
                 struct = fill_tensor(abi.make(abi.Tensor), found, tags, name)
                 self.tensors[name] = struct
                 setattr(self.args, name, c.addressof(struct))
-        self.q, self.k, self.v, self.o = (self.tensors.get(name) for name in ("q", "k", "v", "o"))
+        self.q, self.k, self.v, self.o, self.lse = (self.tensors.get(name) for name in ("q", "k", "v", "o", "lse"))
+        self.args.batch = entry.batch
         self.memory = None
-        if entry.device[0] == "cpu" and entry.workspace_bytes <= OWN_WORKSPACE:
+        if entry.host and entry.workspace_bytes <= OWN_WORKSPACE:
             self.memory = arrays.Memory(entry.workspace_bytes)
             self.args.workspace, self.args.workspace_bytes = self.memory.address, entry.workspace_bytes
 
@@ -55,17 +56,21 @@ class _Call:
 class _Entry:
     """A plan and what its runs share."""
 
-    __slots__ = ("plan", "handle", "calls", "kept", "new", "workspace_bytes", "device", "library", "batch", "simple")
+    __slots__ = ("plan", "handle", "calls", "kept", "new", "new_o", "new_lse", "workspace_bytes", "workspace", "device", "host",
+                 "library", "batch")  # fmt: skip
     plan: Plan
     handle: Any  # the plan's, as ctypes passes it on
     calls: list  # structs not in use
     kept: dict  # name -> (view, tags) of a wide operand, None of an MxTensor
     new: dict  # name -> what makes the array
+    new_o: Any  # of o and lse once more, None where the call makes none
+    new_lse: Any
     workspace_bytes: int
+    workspace: Any  # on a device: what makes it
     device: tuple
+    host: bool
     library: Any
-    batch: int
-    simple: bool  # dense, wide, on the host, O alone
+    batch: int  # -1: the plan's
 
     def take(self) -> _Call:
         try:
@@ -258,8 +263,10 @@ def _build(arguments, outputs, options, lengths, has_sink, training, context, wo
         raise ArgumentError("backend is 'cuda' and the arrays are in host memory; move them to the device first")
     entry.handle = c.c_void_p(entry.plan._handle)
     entry.calls = []
-    entry.simple = list(entry.new) == ["o"] and None not in entry.kept.values() and entry.device[0] == "cpu"
+    entry.new_o, entry.new_lse = entry.new.get("o"), entry.new.get("lse")
     entry.workspace_bytes = getattr(entry.plan, workspace)
+    entry.host = entry.device[0] == "cpu"
+    entry.workspace = None if entry.host else entry.library.allocator((entry.workspace_bytes,), "uint8", entry.device)
     entry.batch = -1 if lengths is None else lengths[0]
     return entry
 
@@ -285,7 +292,6 @@ def _run(entry, function, described, made, offsets, sink, dsink, stream, device_
         kept.append(keep)
     if offsets is not None:
         cu_q, cu_k, used_q, used_k = offsets
-        args.batch = entry.batch
         args.cu_seqlens_q = None if cu_q is None else cu_q.data
         args.cu_seqlens_k = None if cu_k is None else cu_k.data
         args.seqused_q = None if used_q is None else used_q.data
@@ -293,11 +299,11 @@ def _run(entry, function, described, made, offsets, sink, dsink, stream, device_
     args.sink = None if sink is None else sink.data
     args.dsink = dsink
     size = entry.workspace_bytes
-    if entry.device[0] == "cpu":
+    if entry.host:
         if call.memory is None:
             args.workspace, args.workspace_bytes = host_workspace(size).address, size
     else:
-        kept.append(library.empty((size,), "uint8", entry.device))
+        kept.append(entry.workspace())
         args.workspace, args.workspace_bytes = library.describe(kept[-1], "workspace")[1], size
         args.stream = library.stream(entry.device) if stream is None else stream
         args.device_status = None if device_status is None else arrays.view(device_status, "device_status").data
@@ -305,6 +311,32 @@ def _run(entry, function, described, made, offsets, sink, dsink, stream, device_
     if status:
         abi.check(status)
     entry.calls.append(call)
+
+
+def _quick(entry, q, k, v, cu_q, cu_k):
+    """A run of a plan for wide operands that differ from earlier ones in their addresses alone."""
+    call, library = entry.take(), entry.library
+    args = call.args
+    call.q.data, call.k.data, call.v.data = q, k, v
+    if cu_q is not None:
+        args.cu_seqlens_q, args.cu_seqlens_k = cu_q, cu_k
+    if not entry.host:
+        workspace = entry.workspace()
+        args.workspace, args.workspace_bytes = library.address(workspace), entry.workspace_bytes
+        args.stream, args.device_status = library.stream(entry.device), None
+    elif call.memory is None:
+        args.workspace, args.workspace_bytes = host_workspace(entry.workspace_bytes).address, entry.workspace_bytes
+    o = entry.new_o()
+    call.o.data = library.address(o)
+    lse = None
+    if entry.new_lse is not None:
+        lse = entry.new_lse()
+        call.lse.data = library.address(lse)
+    status = _forward(entry.handle, call.address)
+    if status:
+        abi.check(status)
+    entry.calls.append(call)
+    return library.finish(o) if lse is None else (library.finish(o), library.finish(lse))
 
 
 def attention(
@@ -416,33 +448,32 @@ def _attend(
     q_key, q_address, q_kept = _describe(q, "q")
     k_key, k_address, k_kept = _describe(k, "k")
     v_key, v_address, v_kept = _describe(v, "v")
-    plain = cu_seqlens_q is cu_seqlens_k is seqused_q is seqused_k is sink is out is None
-    if plain:
-        key: tuple = (q_key, k_key, v_key, options, out_dtype, return_lse, context)
-        entry = _plans.get(key)
-        if entry is not None and entry.simple:
-            call = entry.take()
-            call.q.data, call.k.data, call.v.data = q_address, k_address, v_address
-            if call.memory is None:
-                call.args.workspace = host_workspace(entry.workspace_bytes).address
-                call.args.workspace_bytes = entry.workspace_bytes
-            o = entry.new["o"]()
-            call.o.data = library.address(o)
-            status = _forward(entry.handle, call.address)
-            if status:
-                abi.check(status)
-            entry.calls.append(call)
-            return library.finish(o)
+    quick = cu_q = cu_k = None
+    if sink is seqused_q is seqused_k is out is stream is device_status is None:
+        # The short way: arrays were checked when this key was new, and it says all of them but where they lie.
+        if cu_seqlens_q is cu_seqlens_k is None:
+            quick = (q_key, k_key, v_key, options, out_dtype, return_lse, context)
+        elif type(max_seqlen_q) is type(max_seqlen_k) is int and type(cu_seqlens_q) in _libraries:
+            cu_key, cu_q, cu_kept = _describe(cu_seqlens_q, "cu_seqlens_q")
+            quick = (q_key, k_key, v_key, options, out_dtype, return_lse, context, cu_key, max_seqlen_q, max_seqlen_k)
+            if cu_seqlens_k is cu_seqlens_q:
+                cu_k = cu_q
+            elif type(cu_seqlens_k) in _libraries:
+                other, cu_k, other_kept = _describe(cu_seqlens_k, "cu_seqlens_k")
+                quick = (*quick, other)
+            else:
+                quick = None
+        entry = _plans.get(quick)
+        if entry is not None:
+            return _quick(entry, q_address, k_address, v_address, cu_q, cu_k)
     described = {"q": (q_key, q_address, q_kept), "k": (k_key, k_address, k_kept), "v": (v_key, v_address, v_kept)}
     if out is not None:
         arrays.writable(out.payload if type(out) is MxTensor else out, "out")
         described["o"] = _describe(out, "out")
-    offsets = lengths = None
-    if not plain:
-        offsets, lengths = _jagged(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, q, k)
-        key = (q_key, k_key, v_key, options, out_dtype, return_lse, context, None if out is None else described["o"][0])
-        key += (lengths, sink is None, seqused_q is None, seqused_k is None)
-        entry = _plans.get(key)
+    offsets, lengths = _jagged(cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q, max_seqlen_k, q, k)
+    key = ("forward", q_key, k_key, v_key, options, lengths, out_dtype, return_lse, context, sink is None, seqused_q is None,
+           seqused_k is None, None if out is None else described["o"][0])  # fmt: skip
+    entry = _plans.get(key)
     if entry is None:
         given = {"q": q, "k": k, "v": v}
         found = _view(q, "q")
@@ -456,6 +487,9 @@ def _attend(
             outputs["lse"] = (_lse_shape(found), "float32")
         entry = _build(given, outputs, options, lengths, sink is not None, False, context, "workspace_forward_bytes")
         _keep(key, entry)
+    as_given = offsets is None or (offsets[0] is not None and (offsets[0].data, offsets[1].data) == (cu_q, cu_k))
+    if quick is not None and as_given and None not in entry.kept.values():
+        _keep(quick, entry)
     sink_view = None if sink is None else _sink(sink, entry.plan._problem.heads, entry.device)
     made = {name: new() for name, new in entry.new.items()}
     _run(entry, _forward, described, made, offsets, sink_view, None, stream, device_status)

@@ -121,7 +121,7 @@ class MxTensor:
                 raise DtypeError(f"centre has dtype {mean.dtype}, strides {mean.strides}; it must be contiguous float32")
             struct.centre = mean.data
         self._struct, self._address = struct, c.addressof(struct)
-        self._key = (tags.dtype, tags.block, tags.rounding, tags.flags, self.shape, self.device)
+        self._key = (self._library.name, tags.dtype, tags.block, tags.rounding, tags.flags, self.shape, self.device)
 
     def _same_device(self, found, name):
         if found.device != self.device:

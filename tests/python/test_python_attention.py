@@ -93,6 +93,37 @@ def test_jagged_is_each_sequence_alone():
     assert same_bits(longer, o), "a larger max_seqlen changes no bit"
 
 
+def test_offsets_are_read_in_each_call():
+    """A call like an earlier one goes a shorter way; what cu_seqlens holds by then still counts, and is still checked."""
+    q, k, v = (x[0] for x in qkv(batch=1, sq=90))
+    cu_q, cu_k = np.array([0, 40, 90], np.int32), np.array([0, 40, 90], np.int32)
+
+    def call(**options):
+        return mxattn.attention(q, k, v, cu_q, cu_k, 90, 90, causal=True, return_lse=True, **options)
+
+    def alone(*ends):
+        parts = [mxattn.attention(*(x[None, a:b] for x in (q, k, v)), causal=True)[0] for a, b in zip(ends, ends[1:])]
+        return np.concatenate(parts)
+
+    for middle in (40, 40, 3, 89):
+        cu_q[1] = cu_k[1] = middle
+        o, lse = call()
+        assert same_bits(o, alone(0, middle, 90)) and lse.shape == (4, 90)
+        assert same_bits(mxattn.attention(q, k, v, cu_q, cu_q, 90, 90, causal=True), o)
+        assert same_bits(mxattn.attention(q, k, v, [0, middle, 90], cu_k.astype(np.int64), 90, 90, causal=True), o)
+    cu_k[1] = 95
+    for _ in range(2):
+        with pytest.raises(mxattn.CuSeqlensError, match="cu_seqlens_k"):
+            call()
+    cu_k[1] = 40
+    with pytest.raises(mxattn.CuSeqlensError):
+        mxattn.attention(q, k, v, cu_k, cu_k, 30, 30, causal=True)
+    strided = np.zeros((3, 2), np.int32)
+    strided[:, 0] = 0, 40, 90
+    for _ in range(2):
+        assert same_bits(mxattn.attention(q, k, v, strided[:, 0], strided[:, 0], 90, 90, causal=True), alone(0, 40, 90))
+
+
 def test_seqused():
     q, k, v = qkv(sq=64)
     used = np.array([64, 40], np.int32)

@@ -241,6 +241,8 @@ def test_mx_tensors():
     raw = mxattn.MxTensor(mx[0].payload.view(torch.uint8), mx[0].scale_hdim, dtype="e4m3", layout="compact")
     assert same(mxattn.attention(raw, *mx[1:], causal=True), o)
     assert same(mxt.attention(*mx, causal=True), o)
+    of_numpy = mxattn.attention(*(mxattn.quantize(x.numpy()) for x in (q, k, v)), causal=True)
+    assert isinstance(of_numpy, np.ndarray), "a plan made for one library's tensors answers with that library's arrays"
     with pytest.raises(mxattn.ArgumentError, match="carries no gradient"):
         mxattn.attention(q.requires_grad_(), *mx[1:])
 
