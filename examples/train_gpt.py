@@ -3,7 +3,8 @@
 
     pip install mxattn torch matplotlib
     python examples/train_gpt.py --out build/train_gpt        # on a CPU: a small model, minutes
-    python examples/train_gpt.py --large --device cuda        # 30 million parameters
+    python examples/train_gpt.py --large --device cuda        # 30 million parameters, head_dim 64 and 128
+    python examples/train_gpt.py --draw build/train_gpt/losses.json
 
 Documents are the chapters of examples/data/kjv.txt, of every length, packed behind one another without padding; tokens are
 bytes. Everything but attention is the same, bit by bit: parameters, order of documents, optimizer. Each seed gives a loss
@@ -35,29 +36,40 @@ def documents():
     return [c for i, c in enumerate(chapters) if i % 10], chapters[::10]
 
 
-def pack(chapters, tokens, generator):
-    """Pieces of random chapters, of random lengths, packed to `tokens` inputs: (inputs, targets, cu_seqlens)."""
-    pieces, ends = [], [0]
-    while ends[-1] < tokens:
+def pack(chapters, arguments, generator):
+    """Pieces of random chapters, of random lengths, packed without padding: (inputs, targets, cu_seqlens, the longest)."""
+    pieces, ends, longest = [], [0], 0
+    while ends[-1] < arguments.tokens:
         chapter = generator.choice(chapters)
-        length = min(generator.randint(32, 512), len(chapter) - 1, tokens - ends[-1])
+        length = min(generator.randint(32, arguments.longest), len(chapter) - 1, arguments.tokens - ends[-1])
         first = generator.randint(0, len(chapter) - 1 - length)
         pieces.append(chapter[first : first + length + 1])
         ends.append(ends[-1] + length)
+        longest = max(longest, length)
     inputs, targets = torch.cat([p[:-1] for p in pieces]), torch.cat([p[1:] for p in pieces])
-    return inputs, targets, torch.tensor(ends, dtype=torch.int32)
+    return inputs, targets, torch.tensor(ends, dtype=torch.int32), longest
 
 
 def attend_bf16(q, k, v, cu, longest):
-    """PyTorch's attention in BF16 over each document alone."""
-    document = torch.repeat_interleave(torch.arange(len(cu) - 1, device=q.device), cu.diff())
+    """PyTorch's attention in BF16 over each document alone: on a GPU its FlashAttention, over nested tensors; on a CPU, which
+    has none of those, with a mask."""
+    q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
+    if q.is_cuda:
+        ends = cu.long()
+        nested = [torch.nested.nested_tensor_from_jagged(x, ends, min_seqlen=1, max_seqlen=longest) for x in (q, k, v)]
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.FLASH_ATTENTION):
+            o = functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in nested), is_causal=True)
+        return o.transpose(1, 2).values()
+    document = torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff())
     mask = (document[:, None] == document[None]).tril()
-    heads_first = [x.bfloat16().transpose(0, 1)[None] for x in (q, k, v)]
-    return functional.scaled_dot_product_attention(*heads_first, attn_mask=mask)[0].transpose(0, 1)
+    return functional.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)), mask)[0].transpose(0, 1)
 
 
 def attend_mxfp8(q, k, v, cu, longest):
     return flash_attn_varlen_func(q.bfloat16(), k.bfloat16(), v.bfloat16(), cu, cu, longest, longest, causal=True)
+
+
+KINDS = {"bf16": attend_bf16, "mxfp8": attend_mxfp8}
 
 
 class Block(nn.Module):
@@ -76,15 +88,15 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, width, heads, layers):
+    def __init__(self, width, head_dim, layers):
         super().__init__()
         self.embed = nn.Embedding(256, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, width // head_dim) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, 256, bias=False)
-        self.half = width // heads // 2
+        self.half = head_dim // 2
 
-    def forward(self, tokens, cu, attend):
-        start = torch.repeat_interleave(cu[:-1], cu.diff())
+    def forward(self, tokens, cu, longest, attend):
+        start = torch.repeat_interleave(cu[:-1], cu.diff(), output_size=len(tokens))
         place = (torch.arange(len(tokens), device=tokens.device) - start).float()
         angle = place[:, None] * 1000.0 ** -(torch.arange(self.half, device=tokens.device) / self.half)
         cosine, sine = angle.cos()[:, None], angle.sin()[:, None]
@@ -93,43 +105,71 @@ class Gpt(nn.Module):
             a, b = functional.rms_norm(x, x.shape[-1:]).chunk(2, -1)
             return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
-        x, longest = self.embed(tokens), int(cu.diff().max())
+        x = self.embed(tokens)
         for block in self.blocks:
             x = block(x, cu, longest, turn, attend)
         return self.head(self.norm(x))
 
 
-def train(attend, seed, arguments):
-    """Loss of each step, and of the validation chapters at the end."""
+def train(kind, head_dim, seed, arguments):
+    """One run: the loss of each step, that of the validation chapters on the way and at the end, milliseconds of a step."""
     torch.manual_seed(seed)
     generator, device = random.Random(seed), arguments.device
-    model = Gpt(arguments.width, arguments.heads, arguments.layers).to(device)
+    model = Gpt(arguments.width, head_dim, arguments.layers).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.rate, betas=(0.9, 0.95), weight_decay=0.1)
     training, validation = documents()
-    losses = []
+    judge = random.Random(0)
+    held_out = [pack(validation, arguments, judge) for _ in range(8)]  # the same for every run
+    losses, judged, busy = [], [], 0.0
 
     def loss_of(batch):
-        inputs, targets, cu = (x.to(device) for x in batch)
-        return functional.cross_entropy(model(inputs, cu, attend), targets)
+        inputs, targets, cu, longest = (x.to(device) if isinstance(x, torch.Tensor) else x for x in batch)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=inputs.is_cuda):
+            logits = model(inputs, cu, longest, KINDS[kind])
+        return functional.cross_entropy(logits.float(), targets)
 
-    for step in range(arguments.steps):
-        for group in optimizer.param_groups:
-            warm = min(1.0, (step + 1) / (arguments.steps * 0.1))
-            group["lr"] = arguments.rate * warm * (1 - 0.9 * step / arguments.steps)
-        loss = loss_of(pack(training, arguments.tokens, generator))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    generator = random.Random(0)  # the same validation pieces for every run
-    with torch.no_grad():
-        held_out = [loss_of(pack(validation, arguments.tokens, generator)).item() for _ in range(8)]
-    return losses, sum(held_out) / len(held_out)
+    for first in range(0, arguments.steps, arguments.every):
+        start, steps = time.perf_counter(), []
+        for step in range(first, min(first + arguments.every, arguments.steps)):
+            for group in optimizer.param_groups:
+                warm = min(1.0, (step + 1) / (arguments.steps * 0.1))
+                group["lr"] = arguments.rate * warm * (1 - 0.9 * step / arguments.steps)
+            loss = loss_of(pack(training, arguments, generator))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            steps.append(loss.detach())
+        losses += torch.stack(steps).tolist()  # waits for the device
+        busy += time.perf_counter() - start if first else 0.0  # the first steps warm up
+        with torch.no_grad():
+            judged.append([len(losses), sum(loss_of(batch).item() for batch in held_out) / len(held_out)])
+    timed = arguments.steps - arguments.every
+    return {
+        "kind": kind, "head_dim": head_dim, "seed": seed, "training": [round(x, 4) for x in losses],
+        "validation": [[step, round(x, 5)] for step, x in judged],
+        "milliseconds_per_step": round(busy / timed * 1e3, 2) if timed > 0 else None,
+    }  # fmt: skip
 
 
-def draw(curves, path):
-    """Both kinds' curves, averaged over 10 steps; without matplotlib, nothing."""
+def summary(runs):
+    """A line for each head_dim; the largest ratio of MXFP8's validation loss to BF16's."""
+    largest = 0.0
+    for head_dim in sorted({run["head_dim"] for run in runs}):
+        ends = {kind: [r["validation"][-1][1] for r in runs if (r["kind"], r["head_dim"]) == (kind, head_dim)] for kind in KINDS}
+        if not all(ends.values()):
+            continue
+        means = {kind: sum(values) / len(values) for kind, values in ends.items()}
+        ratio = means["mxfp8"] / means["bf16"]
+        spread = (max(ends["bf16"]) - min(ends["bf16"])) / means["bf16"]
+        print(f"head_dim {head_dim}, validation loss: bf16 {means['bf16']:.4f}, mxfp8 {means['mxfp8']:.4f}, ratio {ratio:.4f} "
+              f"(bf16's seeds are {spread:.4f} apart)")  # fmt: skip
+        largest = max(largest, ratio)
+    return largest
+
+
+def draw(record, path):
+    """Both kinds' curves: training averaged over 10 steps, and the validation losses as points. Without matplotlib, nothing."""
     try:
         import matplotlib
 
@@ -138,49 +178,63 @@ def draw(curves, path):
     except ImportError:
         print("train_gpt: no matplotlib, so no picture")
         return
-    for kind, colour in (("bf16", "tab:gray"), ("mxfp8", "tab:red")):
-        for i, run in enumerate(curves[kind]):
-            smooth = [sum(run[max(0, s - 9) : s + 1]) / len(run[max(0, s - 9) : s + 1]) for s in range(len(run))]
-            style = "-" if kind == "bf16" else "--"
-            pyplot.plot(smooth, style, color=colour, linewidth=1, label=f"{kind} attention" if i == 0 else None)
-    pyplot.xlabel("step"), pyplot.ylabel("training loss, nats per byte"), pyplot.legend(), pyplot.tight_layout()
-    pyplot.savefig(path, dpi=120)
+    dims = sorted({run["head_dim"] for run in record["runs"]})
+    figure, panels = pyplot.subplots(1, len(dims), figsize=(5.2 * len(dims), 3.8), sharey=True, squeeze=False)
+    for head_dim, panel in zip(dims, panels[0]):
+        for kind, colour, style in (("bf16", "tab:gray", "-"), ("mxfp8", "tab:red", "--")):
+            runs = [r for r in record["runs"] if (r["kind"], r["head_dim"]) == (kind, head_dim)]
+            for i, run in enumerate(runs):
+                loss = run["training"]
+                smooth = [sum(loss[max(0, s - 9) : s + 1]) / len(loss[max(0, s - 9) : s + 1]) for s in range(len(loss))]
+                panel.plot(smooth, style, color=colour, linewidth=1, label=None if i else f"{kind}, training")
+                mark = "o" if kind == "bf16" else "x"
+                panel.plot(*zip(*run["validation"]), mark, color=colour, markersize=4, label=None if i else f"{kind}, validation")
+        panel.set_title(f"head_dim {head_dim}, {len(runs)} seeds"), panel.set_xlabel("step")
+    panels[0][0].set_ylabel("loss, nats per byte"), panels[0][-1].legend(), figure.tight_layout()
+    pyplot.savefig(path, dpi=100)
     print(f"train_gpt: {path}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--large", action="store_true", help="30 million parameters, head_dim 128")
+    parser.add_argument("--large", action="store_true", help="30 million parameters")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--head-dim", type=int, choices=(64, 128), help="default 64, large 128")
-    parser.add_argument("--out", type=pathlib.Path, help="folder for losses.json and losses.png")
+    parser.add_argument("--head-dim", type=int, nargs="+", choices=(64, 128), help="default 64, large 64 and 128")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for losses.json, written after each run, and losses.svg")
+    parser.add_argument("--draw", type=pathlib.Path, metavar="JSON", help="only draw such a file's curves, beside it")
     arguments = parser.parse_args()
-    arguments.width, arguments.layers, arguments.tokens = (640, 6, 8192) if arguments.large else (128, 2, 512)
-    arguments.heads = arguments.width // (arguments.head_dim or (128 if arguments.large else 64))
-    arguments.steps = arguments.steps or (1000 if arguments.large else 120)
-    arguments.rate = 1e-3 if arguments.large else 4e-3
-    size = sum(p.numel() for p in Gpt(arguments.width, arguments.heads, arguments.layers).parameters())
-    print(f"{size / 1e6:.1f} million parameters, head_dim {arguments.width // arguments.heads}, {arguments.steps} steps of "
-          f"{arguments.tokens} tokens on {arguments.device}")  # fmt: skip
-    curves, ends = {"bf16": [], "mxfp8": []}, {"bf16": [], "mxfp8": []}
-    for seed in range(arguments.seeds):
-        for kind, attend in (("bf16", attend_bf16), ("mxfp8", attend_mxfp8)):
-            start = time.perf_counter()
-            losses, end = train(attend, seed, arguments)
-            curves[kind].append(losses), ends[kind].append(end)
-            print(f"seed {seed}, {kind:5}: loss {losses[0]:.4f} -> {sum(losses[-10:]) / 10:.4f}, validation {end:.4f} "
-                  f"({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
-    means = {kind: sum(values) / len(values) for kind, values in ends.items()}
-    ratio = means["mxfp8"] / means["bf16"]
-    spread = (max(ends["bf16"]) - min(ends["bf16"])) / means["bf16"]
-    print(f"validation loss: bf16 {means['bf16']:.4f}, mxfp8 {means['mxfp8']:.4f}, ratio {ratio:.4f} "
-          f"(bf16's seeds are {spread:.4f} apart)")  # fmt: skip
+    if arguments.draw:
+        draw(json.loads(arguments.draw.read_text()), arguments.draw.with_suffix(".svg"))
+        return 0
+    large = arguments.large
+    arguments.width, arguments.layers, arguments.rate = (640, 6, 1e-3) if large else (128, 2, 4e-3)
+    arguments.tokens, arguments.longest = (16384, 2048) if large else (512, 512)
+    arguments.steps = arguments.steps or (500 if large else 120)
+    arguments.every = 50
+    dims = arguments.head_dim or ([64, 128] if large else [64])
+    size = sum(p.numel() for p in Gpt(arguments.width, dims[0], arguments.layers).parameters())
+    where = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else arguments.device
+    record = {"parameters": size, "tokens_per_step": arguments.tokens, "device": where, "torch": torch.__version__, "runs": []}
+    print(f"{size / 1e6:.1f} million parameters, {arguments.steps} steps of {arguments.tokens} tokens in documents of 32 to "
+          f"{arguments.longest}, on {where}")  # fmt: skip
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        (arguments.out / "losses.json").write_text(json.dumps({"training": curves, "validation": ends}))
-        draw(curves, arguments.out / "losses.png")
+    for seed in range(arguments.seeds):
+        for head_dim in dims:
+            for kind in KINDS:
+                start = time.perf_counter()
+                run = train(kind, head_dim, seed, arguments)
+                record["runs"].append(run)
+                loss, end = run["training"], run["validation"][-1][1]
+                print(f"head_dim {head_dim}, seed {seed}, {kind:5}: loss {loss[0]:.4f} -> {sum(loss[-10:]) / 10:.4f}, validation "
+                      f"{end:.4f} ({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
+                if arguments.out:
+                    (arguments.out / "losses.json").write_text(json.dumps(record))
+    ratio = summary(record["runs"])
+    if arguments.out:
+        draw(record, arguments.out / "losses.svg")
     return 0 if ratio < 1.01 else 1
 
 

@@ -37,14 +37,14 @@ def import_time(processes: int = 10) -> float:
     return min(float(done.stdout) for done in run)
 
 
-def overhead(name: str, operands: tuple) -> None:
+def overhead(name: str, operands: tuple, *offsets) -> None:
     import mxattn
     from mxattn import _attention
 
     q, k, v = operands
 
     def call():
-        return mxattn.attention(q, k, v, causal=True)
+        return mxattn.attention(q, k, v, *offsets, causal=True)
 
     whole = least(call)
     real = _attention._forward
@@ -71,14 +71,15 @@ def main() -> int:
         import torch
 
         torch.set_num_threads(1)
-        operands = tuple(torch.ones(shape) for _ in range(3))
-        overhead("PyTorch", operands)
-        cu = torch.tensor([0, 1], dtype=torch.int32)
-        q, k, v = (x[0] for x in operands)
-        jagged = least(lambda: mxattn.attention(q, k, v, cu, cu, 1, 1, causal=True))
-        print(f"attention(PyTorch, cu_seqlens): {jagged:.1f} microseconds")
-        operator = least(lambda: mxattn.torch.attention(q, k, v, cu, cu, 1, 1, causal=True))
-        print(f"mxattn.torch.attention(cu_seqlens), through the operator: {operator:.1f} microseconds")
+        cuda = torch.cuda.is_available() and mxattn.info().backends["cuda"].available
+        for device in ("cpu", "cuda") if cuda else ("cpu",):
+            q, k, v = (torch.ones(shape, device=device) for _ in range(3))
+            overhead(f"PyTorch, {device}", (q, k, v))
+            cu = torch.tensor([0, 1], dtype=torch.int32, device=device)
+            q, k, v = q[0], k[0], v[0]
+            overhead(f"PyTorch, {device}, cu_seqlens", (q, k, v), cu, cu, 1, 1)
+            operator = least(lambda: mxattn.torch.attention(q, k, v, cu, cu, 1, 1, causal=True))
+            print(f"mxattn.torch.attention({device}, cu_seqlens), through the operator: {operator:.1f} microseconds")
     if arguments.wheel:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, arguments.wheel]
