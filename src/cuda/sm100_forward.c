@@ -1,8 +1,9 @@
 /* sm100_forward.c: the host side of the Blackwell forward: sizes, preparation, launch.
  *
  * The kernel reads the caller's payload where it lies, and tiled scales: those of the caller, or a
- * private arrangement of them. Wide operands are quantized into private memory first. Private
- * memory is sized by the plan: prepared, or in the workspace when the caller brings none.
+ * private arrangement of them. Wide operands are quantized into private memory first. Where P is
+ * held in BF16 (causal_strict, intermediates BF16), v is copied to BF16. Private memory is sized by
+ * the plan: prepared, or in the workspace when the caller brings none.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,6 +29,7 @@ typedef struct operand_place {
 
 typedef struct layout {
     operand_place operand[3]; /* q, k, v */
+    int64_t values, nan;      /* v in BF16 and its marks, where P is */
     int64_t sequences, tiles, tile_count, status;
     int64_t tiles_most;
     int64_t bytes;
@@ -49,9 +51,17 @@ static operands operands_of(const mxattn_attention_problem *p)
     return o;
 }
 
-static mxattn_axis axis_of(int operand)
+/* 1: P and V are held in BF16. */
+static int is_bf16(const mxattn_attention_problem *p)
 {
-    return operand == 2 ? MXATTN_SEQ : MXATTN_HDIM;
+    return p->causal_strict || p->intermediates == MXATTN_INTERMEDIATES_BF16;
+}
+
+/* The axis of the scales that are read. v in BF16 has been multiplied with either. */
+static mxattn_axis axis_of(const mxattn_attention_problem *p, int operand)
+{
+    const operands o = operands_of(p);
+    return operand == 2 && o.tags[2]->block != MXATTN_BLOCK_ROW ? MXATTN_SEQ : MXATTN_HDIM;
 }
 
 static int64_t take(int64_t *at, int64_t bytes)
@@ -82,6 +92,9 @@ static layout lay_out(const mxattn_attention_problem *p)
         l.operand[i].payload = take(&at, wide ? total * heads * p->head_dim : 0);
         l.operand[i].scales = take(&at, heads * l.operand[i].rows / 128 * MXA_SM100_UNIT);
     }
+    const int64_t rows = is_bf16(p) ? p->kv_heads * l.operand[2].rows : 0;
+    l.values = take(&at, rows * p->head_dim * 2);
+    l.nan = take(&at, rows / 8);
     l.tiles_most = p->heads * (jagged ? p->total_q / TILE_QUERIES + p->batch
                                       : p->batch * tiles_of(p->max_seqlen_q, TILE_QUERIES));
     l.sequences = take(&at, p->batch * (int64_t)sizeof(mxa_gpu_sequence));
@@ -94,14 +107,19 @@ static layout lay_out(const mxattn_attention_problem *p)
 
 static mxa_kernel main_kernel(const mxattn_attention_problem *p)
 {
+    if (is_bf16(p)) {
+        return p->head_dim == 64 ? MXA_KERNEL_SM100_FORWARD_BF16_D64
+                                 : MXA_KERNEL_SM100_FORWARD_BF16_D128;
+    }
     return p->head_dim == 64 ? MXA_KERNEL_SM100_FORWARD_D64 : MXA_KERNEL_SM100_FORWARD_D128;
 }
 
-/* The tensor cores take one scale for 32 elements along the axis that a product sums over. */
+/* The tensor cores take one scale for 32 elements along the axis that a product sums over; a V in
+ * BF16 has none. */
 static mxattn_status refuse_blocks(const mxattn_attention_problem *p)
 {
     const operands o = operands_of(p);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < (is_bf16(p) ? 2 : 3); i++) {
         const mxattn_block other = i == 2 ? MXATTN_BLOCK_ROW : MXATTN_BLOCK_COLUMN;
         if (o.tags[i]->block == other) {
             return mxa_fail(MXATTN_UNSUPPORTED,
@@ -127,13 +145,10 @@ static mxattn_status refuse(const mxattn_attention_problem *p)
                         "and 128, both equal",
                         (long long)p->head_dim, (long long)p->head_dim_v);
     }
-    if (p->causal_strict) {
+    if (p->causal_strict && p->intermediates == MXATTN_INTERMEDIATES_E4M3) {
         return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.causal_strict is 1; sm_100 has no kernel for it");
-    }
-    if (p->intermediates == MXATTN_INTERMEDIATES_BF16) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.intermediates is BF16; sm_100 holds P in E4M3");
+                        "problem.intermediates is E4M3 with causal_strict; sm_100 holds P in BF16 "
+                        "there");
     }
     if (p->batch > INT32_MAX / 2 || p->total_q > INT32_MAX - 256 * p->batch ||
         p->total_k > INT32_MAX - 256 * p->batch) {
@@ -152,7 +167,7 @@ mxattn_status mxa_sm100_plan(mxattn_plan *plan, const mxa_cuda_device *device)
     if (status) {
         return status;
     }
-    p->intermediates = MXATTN_INTERMEDIATES_E4M3;
+    p->intermediates = is_bf16(p) ? MXATTN_INTERMEDIATES_BF16 : MXATTN_INTERMEDIATES_E4M3;
     p->dq_reduce = p->dq_reduce == MXATTN_DQ_REDUCE_AUTO ? MXATTN_DQ_REDUCE_FP16 : p->dq_reduce;
     const layout l = lay_out(p);
     snprintf(plan->kernel_forward, sizeof plan->kernel_forward, "%s",
@@ -208,7 +223,7 @@ static mxattn_scales private_scales(const run *r, int operand)
     scales.data = pointer(r->base + (uint64_t)r->l.operand[operand].scales);
     scales.layout = MXATTN_TILED;
     scales.stride_head = tiles;
-    scales.stride_row = operand == 2 ? tiles : 1;
+    scales.stride_row = axis_of(&r->plan->problem, operand) == MXATTN_SEQ ? tiles : 1;
     scales.stride_k = 1;
     return scales;
 }
@@ -224,7 +239,8 @@ static int must_arrange(const mxattn_tensor *from, mxattn_axis axis)
 static void place_operand(const run *r, const mxattn_tensor *from, int operand,
                           mxattn_tensor *placed)
 {
-    const mxattn_axis axis = axis_of(operand);
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxattn_axis axis = axis_of(p, operand);
     const int wide = mxa_dtype_is_wide(from->tags.dtype);
     *placed = *from;
     if (wide) {
@@ -235,7 +251,7 @@ static void place_operand(const run *r, const mxattn_tensor *from, int operand,
         placed->stride[1] = placed->shape[3] * placed->shape[2];
         placed->stride[0] = placed->stride[1] * placed->shape[1];
     }
-    if (wide || must_arrange(from, axis)) {
+    if (wide || (must_arrange(from, axis) && !(operand == 2 && is_bf16(p)))) {
         memset(placed->scales, 0, sizeof placed->scales);
         placed->scales[axis] = private_scales(r, operand);
     }
@@ -264,6 +280,7 @@ static void begin(run *r, const mxattn_plan *plan, const mxa_attention_call *cal
     } else {
         r->batch.seqlen_q = (int32_t)call->batch_q.seqlen;
         r->batch.seqlen_k = (int32_t)call->batch_k.seqlen;
+        r->batch.padded_k = (int32_t)(128 * tiles_of(call->batch_k.seqlen, 128));
         r->batch.tiles_per_sequence = (int32_t)tiles_of(call->batch_q.seqlen, TILE_QUERIES);
     }
 }
@@ -316,7 +333,7 @@ static mxattn_status quantize(const run *r, const mxattn_tensor *from, int opera
 /* The caller's scales into tiled ones. */
 static mxattn_status arrange(const run *r, const mxattn_tensor *from, int operand)
 {
-    const mxattn_axis axis = axis_of(operand);
+    const mxattn_axis axis = axis_of(&r->plan->problem, operand);
     mxa_scales_call call;
     memset(&call, 0, sizeof call);
     call.from_axis = from->scales[axis].data ? axis : (mxattn_axis)!axis;
@@ -337,27 +354,76 @@ static mxattn_status arrange(const run *r, const mxattn_tensor *from, int operan
                 : mxa_backend_lacks(r->plan->backend, "scales_scatter");
 }
 
+/* v to BF16. */
+static mxattn_status convert_values(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxattn_tensor *v = &r->operand[2];
+    mxattn_axis axis = axis_of(p, 2);
+    axis = v->scales[axis].data ? axis : (mxattn_axis)!axis;
+    const mxattn_scales *scales = &v->scales[axis];
+    mxa_sm100_values_params params;
+    memset(&params, 0, sizeof params);
+    params.from.data = address(v->data);
+    params.from.stride_outer = v->stride[0];
+    params.from.stride_token = v->stride[1];
+    params.from.stride_head = v->stride[2];
+    params.from.scales = address(scales->data);
+    params.from.cu_scale = address(scales->cu_scale);
+    params.from.scale_head = scales->stride_head;
+    params.from.scale_row = scales->stride_row;
+    params.from.scale_k = scales->stride_k;
+    params.from.type = (int32_t)v->tags.dtype;
+    params.from.block = (int32_t)v->tags.block;
+    params.from.scale_layout = (int32_t)scales->layout;
+    params.from.scale_axis = (int32_t)axis;
+    params.batch = r->batch;
+    params.values = r->base + (uint64_t)r->l.values;
+    params.nan = r->base + (uint64_t)r->l.nan;
+    params.tiles = r->l.operand[2].rows / 128;
+    params.head_dim = (int32_t)p->head_dim;
+    return mxa_cuda_launch(r->device, MXA_KERNEL_SM100_PREPARE_VALUES, (unsigned)params.tiles,
+                           (unsigned)p->kv_heads, 128, r->call->stream, &params);
+}
+
 /* Everything before the main kernel. */
 static mxattn_status prepare_all(const run *r)
 {
-    const mxattn_tensor *v =
-        r->plan->problem.v_seq.dtype != MXATTN_DTYPE_NONE ? &r->call->v_seq : &r->call->v;
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxattn_tensor *v = p->v_seq.dtype != MXATTN_DTYPE_NONE ? &r->call->v_seq : &r->call->v;
     const mxattn_tensor *from[3] = {&r->call->q, &r->call->k, v};
     mxattn_status status = r->batch.sequences ? schedule(r) : MXATTN_OK;
     for (int i = 0; i < 3 && !status; i++) {
         if (mxa_dtype_is_wide(from[i]->tags.dtype)) {
             status = quantize(r, from[i], i);
-        } else if (must_arrange(from[i], axis_of(i))) {
+        } else if (!(i == 2 && is_bf16(p)) && must_arrange(from[i], axis_of(p, i))) {
             status = arrange(r, from[i], i);
         }
     }
-    return status;
+    return !status && is_bf16(p) ? convert_values(r) : status;
+}
+
+/* Vector loads, maps and bulk copies start at multiples of 16. */
+static mxattn_status check_alignment(const run *r, int operand)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    const mxattn_tensor *t = &r->operand[operand];
+    const mxa_global at = address(t->data);
+    const mxa_global scales = address(t->scales[axis_of(&r->plan->problem, operand)].data);
+    if (at % 16 || t->stride[2] % 16 || t->stride[1] % 16 ||
+        (t->shape[0] > 1 && t->stride[0] % 16) || scales % 16) {
+        return mxa_fail(MXATTN_ALIGNMENT,
+                        "args.%s is at %p with strides %lld, %lld, %lld, its scales at %p; on cuda "
+                        "base, strides and tiled scales must be multiples of 16 bytes",
+                        names[operand], t->data, (long long)t->stride[0], (long long)t->stride[1],
+                        (long long)t->stride[2], pointer(scales));
+    }
+    return MXATTN_OK;
 }
 
 /* A map of {D, heads, tokens, sequences} over a payload, a box of one head and 128 tokens. */
 static mxattn_status map_operand(const run *r, int operand, mxa_device_map *map)
 {
-    static const char *const names[] = {"q", "k", "v"};
     const mxattn_tensor *t = &r->operand[operand];
     const uint64_t sizes[4] = {(uint64_t)t->shape[3], (uint64_t)t->shape[2],
                                (uint64_t)(t->shape[1] ? t->shape[1] : 1),
@@ -367,23 +433,30 @@ static mxattn_status map_operand(const run *r, int operand, mxa_device_map *map)
     const uint32_t box[4] = {(uint32_t)t->shape[3], 1, MXA_SM100_TILE_K, 1};
     /* A tensor of no tokens needs no memory, but a map does. */
     const mxa_global at = t->data ? address(t->data) : r->base;
-    const mxa_global scales = address(t->scales[axis_of(operand)].data);
-    if (at % 16 || strides[0] % 16 || strides[1] % 16 || strides[2] % 16 || scales % 16) {
-        return mxa_fail(MXATTN_ALIGNMENT,
-                        "args.%s is at %p with strides %lld, %lld, %lld, its scales at %p; on cuda "
-                        "base, strides and tiled scales must be multiples of 16 bytes",
-                        names[operand], t->data, (long long)t->stride[0], (long long)t->stride[1],
-                        (long long)t->stride[2], pointer(scales));
-    }
     mxa_tensor_map made;
     mxattn_status status = mxa_cuda_map_4d(r->device, &made, at, sizes, strides, box);
     memcpy(map, &made, sizeof made);
     return status;
 }
 
+/* The same of v in BF16: {2 * D bytes, kv heads, rows, 1}, a box of 64 dims. */
+static mxattn_status map_values(const run *r, mxa_device_map *map)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const uint64_t row = 2 * (uint64_t)p->head_dim, rows = (uint64_t)r->l.operand[2].rows;
+    const uint64_t sizes[4] = {row, (uint64_t)p->kv_heads, rows ? rows : 1, 1};
+    const uint64_t strides[3] = {rows ? rows * row : row, row, 16};
+    const uint32_t box[4] = {128, 1, MXA_SM100_TILE_K, 1};
+    mxa_tensor_map made;
+    mxattn_status status =
+        mxa_cuda_map_4d(r->device, &made, r->base + (uint64_t)r->l.values, sizes, strides, box);
+    memcpy(map, &made, sizeof made);
+    return status;
+}
+
 static void scales_params(const run *r, int operand, mxa_sm100_scales *out)
 {
-    const mxattn_scales *scales = &r->operand[operand].scales[axis_of(operand)];
+    const mxattn_scales *scales = &r->operand[operand].scales[axis_of(&r->plan->problem, operand)];
     out->data = address(scales->data);
     out->cu = address(scales->cu_scale);
     out->head = scales->stride_head;
@@ -447,8 +520,15 @@ static mxattn_status forward_params(const run *r, mxa_sm100_forward_params *para
     memset(params, 0, sizeof *params);
     mxattn_status status = output_params(r, params);
     for (int i = 0; i < 3 && !status; i++) {
-        scales_params(r, i, scales[i]);
-        status = map_operand(r, i, maps[i]);
+        status = check_alignment(r, i);
+        if (!status && i == 2 && is_bf16(p)) {
+            params->v_nan = r->base + (uint64_t)r->l.nan;
+            params->v_tiles = r->l.operand[2].rows / 128;
+            status = map_values(r, maps[i]);
+        } else if (!status) {
+            scales_params(r, i, scales[i]);
+            status = map_operand(r, i, maps[i]);
+        }
     }
     if (!status && (p->v.flags & MXATTN_CENTRED) && address(r->call->v.centre) % 16) {
         status = mxa_fail(MXATTN_ALIGNMENT,
@@ -469,6 +549,7 @@ static mxattn_status forward_params(const run *r, mxa_sm100_forward_params *para
     params->tiles = r->batch.batch * params->heads * r->batch.tiles_per_sequence;
     params->scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
     params->softcap_log2e = (float)(p->softcap * 1.4426950408889634);
+    params->softcap_inverse = params->softcap_log2e > 0.0F ? 1.0F / params->softcap_log2e : 0.0F;
     return status;
 }
 

@@ -15,7 +15,7 @@ SHARED_BYTES_MOST, TMEM_COLUMNS_MOST, REGISTERS_OF_A_MULTIPROCESSOR = 232448, 51
 CODE_BYTES_MOST = 250_000  # of one entry: a kernel that grows past this has been unrolled by accident
 
 # Entry -> threads of a CTA, and CTAs of a multiprocessor that its registers must leave room for.
-FORWARD = {"mxa_sm100_forward_e4m3_256x128_d64": (512, 1), "mxa_sm100_forward_e4m3_256x128_d128": (512, 1)}
+FORWARD = {f"mxa_sm100_forward_{form}_256x128_d{d}": (512, 1) for form in ("e4m3", "bf16") for d in (64, 128)}
 
 
 @pytest.fixture(scope="module")

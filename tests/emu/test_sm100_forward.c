@@ -62,6 +62,14 @@ static const mxt_sm100_case cases[] = {
     {"jagged, causal", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {640, 255, 129, 128, 127, 33, 32, 31, 1, 0, -1}, 1, 2, 1, 64, 1, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
     {"jagged, o mxfp8", {33, 0, 129, -1}, {129, 31, 5, -1}, 1, 2, 2, 128, 0, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN},
     {"jagged, causal top left", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {33, 640, 0, 1, 31, 32, 127, 128, 129, 255, -1}, 1, 2, 1, 128, 1, 1, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN},
+    {"bf16, one block", {128, -1}, {128, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, F32, NONE, .kind = MXT_GAUSSIAN, .bf16 = 1},
+    {"bf16, several items", {384, -1}, {640, -1}, 0, 3, 1, 64, 0, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, F32, NONE, .kind = MXT_OUTLIER, .bf16 = 1},
+    {"bf16, centred, e5m2", {140, -1}, {700, -1}, 0, 1, 1, 128, 0, 0, -1, -1, 0, 0, 1, 1, SQUARE, E5M2, F32, NONE, .kind = MXT_LONG_TAIL, .bf16 = 1},
+    {"strict", {384, -1}, {384, -1}, 0, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, F32, NONE, .kind = MXT_GAUSSIAN, .strict = 1},
+    {"strict, softcap, sink", {100, -1}, {300, -1}, 0, 2, 2, 64, 1, 0, 150, -1, 0, 3.0, 1, 0, ROW, E5M2, MXATTN_BF16, NONE, .kind = MXT_GAUSSIAN, .strict = 1},
+    {"strict, wide logits", {300, -1}, {300, -1}, 0, 1, 1, 128, 1, 1, -1, -1, 2.0, 0, 0, 0, ROW, E4M3, F32, NONE, .kind = MXT_GAUSSIAN, .strict = 1},
+    {"strict, jagged", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, 1, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, F32, NONE, .kind = MXT_GAUSSIAN, .strict = 1},
+    {"strict, jagged, top left", {0, 1, 31, 32, 33, 127, 128, 129, 255, 640, -1}, {640, 255, 129, 128, 127, 33, 32, 31, 1, 0, -1}, 1, 2, 2, 64, 1, 1, -1, -1, 0, 0, 0, 0, ROW, E4M3, E4M3, ROW, .kind = MXT_GAUSSIAN, .strict = 1},
     {"seqused, o mxfp8 square", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 2, 2, 64, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN, .used_q = used_some},
     {"seqused, o mxfp8 row", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, 0, ROW, E4M3, E4M3, ROW, .kind = MXT_GAUSSIAN, .used_q = used_some},
     {"seqused, o mxfp8 in other layouts", {33, 300, 129, 7, 140, -1}, {129, 31, 5, 40, 128, -1}, 1, 2, 1, 128, 0, 0, -1, -1, 0, 0, 0, 0, SQUARE, E4M3, E4M3, SQUARE, .kind = MXT_GAUSSIAN, .used_q = used_some, .o_layouts = MXT_SM100_O_LINEAR_TILED},
@@ -72,8 +80,34 @@ static const mxt_sm100_case cases[] = {
 
 /* ---- what it must be ---- */
 
-/* Head h of sequence b for the model; scales is memory for the head's own copies. */
-static mxt_sm100_head head_of(const mxt_sm100_setup *s, int64_t b, int64_t h, uint8_t *scales)
+/* V in BF16, where the case holds it so; NULL otherwise. */
+static uint16_t *values_of(const mxt_sm100_setup *s)
+{
+    const mxt_sm100_case *c = s->c;
+    if (!c->bf16 && !c->strict) {
+        return NULL;
+    }
+    uint16_t *values = mxt_sm100_take(2 * s->v.payload_bytes);
+    mxattn_tensor wide;
+    mxattn_quantize_args args;
+    mxattn_tensor_view(&wide, MXATTN_BF16, values, s->v.linear.ndim, s->v.linear.shape);
+    mxattn_tensor quantized = s->v.linear;
+    quantized.tags.flags = 0;
+    quantized.centre = NULL;
+    mxattn_quantize_args_init(&args);
+    args.backend = MXATTN_BACKEND_CPU;
+    args.wide = &wide;
+    args.quantized = &quantized;
+    args.sequences.cu_seqlens = mxt_sm100_cu(s, &s->v);
+    args.sequences.batch = c->jagged ? s->batch : 0;
+    CHECK_STATUS(MXATTN_OK, mxattn_dequantize(NULL, &args));
+    return values;
+}
+
+/* Head h of sequence b for the model; scales is memory for the head's own copies, values what
+ * values_of gave. */
+static mxt_sm100_head head_of(const mxt_sm100_setup *s, int64_t b, int64_t h, uint8_t *scales,
+                              const uint16_t *values)
 {
     const mxt_sm100_case *c = s->c;
     const int64_t d = c->head_dim, kv = h / (c->heads / c->kv_heads), groups = d / 32;
@@ -91,6 +125,7 @@ static mxt_sm100_head head_of(const mxt_sm100_setup *s, int64_t b, int64_t h, ui
     m.q = (const uint8_t *)s->q.tensor.data + (s->cu_q[b] * c->heads + h) * d;
     m.k = (const uint8_t *)s->k.tensor.data + (s->cu_k[b] * c->kv_heads + kv) * d;
     m.v = (const uint8_t *)s->v.tensor.data + (s->cu_k[b] * c->kv_heads + kv) * d;
+    m.v_bf16 = values ? values + (s->cu_k[b] * c->kv_heads + kv) * d : NULL;
     m.stride_q = c->heads * d;
     m.stride_k = m.stride_v = c->kv_heads * d;
     for (int64_t t = 0; t < sq; t++) {
@@ -108,7 +143,7 @@ static mxt_sm100_head head_of(const mxt_sm100_setup *s, int64_t b, int64_t h, ui
     }
     m.k_scale = scales;
     scales += sk * groups;
-    for (int64_t t = 0; t < blocks; t++) {
+    for (int64_t t = 0; t < blocks && !values; t++) {
         memcpy(scales + t * d,
                s->v.linear.scales[MXATTN_SEQ].data + ((block + t) * c->kv_heads + kv) * d,
                (size_t)d);
@@ -130,13 +165,14 @@ static void run_model(const mxt_sm100_setup *s, float *o, float *lse)
     const mxt_sm100_case *c = s->c;
     const int64_t d = c->head_dim, tokens = s->q.tokens;
     uint8_t *scales = malloc((size_t)((s->q.tokens + 3 * s->k.tokens + 64) * d));
+    uint16_t *values = values_of(s);
     memset(o, 0, (size_t)(4 * tokens * c->heads * d));
     for (int64_t i = 0; i < tokens * c->heads; i++) {
         lse[i] = -INFINITY;
     }
     for (int64_t b = 0; b < s->batch; b++) {
         for (int64_t h = 0; h < c->heads; h++) {
-            const mxt_sm100_head m = head_of(s, b, h, scales);
+            const mxt_sm100_head m = head_of(s, b, h, scales, values);
             for (int64_t i = 0; i < m.seqlen_q; i += MXT_SM100_ROWS) {
                 const int64_t t = s->cu_q[b] + i, left = m.seqlen_q - i;
                 mxt_sm100_rows(&m, i, left < MXT_SM100_ROWS ? (int)left : MXT_SM100_ROWS,
@@ -145,6 +181,7 @@ static void run_model(const mxt_sm100_setup *s, float *o, float *lse)
         }
     }
     free(scales);
+    free(values);
 }
 
 /* The kernel's O must be the model's, converted once, as a producer would. */
@@ -204,7 +241,8 @@ static void check_reference(mxt_sm100_setup *s, const float *o, const float *lse
     mxattn_tensor to, to_lse;
     problem.backend = MXATTN_BACKEND_REF;
     problem.precision = MXATTN_PRECISION_MODEL;
-    problem.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    problem.intermediates =
+        c->bf16 || c->strict ? MXATTN_INTERMEDIATES_BF16 : MXATTN_INTERMEDIATES_E4M3;
     problem.o.dtype = MXATTN_F32;
     problem.o.block = NONE;
     mxattn_tensor_view(&to, MXATTN_F32, want, c->jagged ? 3 : 4, c->jagged ? shape + 1 : shape);
@@ -230,10 +268,12 @@ static void check_reference(mxt_sm100_setup *s, const float *o, const float *lse
 }
 
 /* The least number of tensor-core instructions: for each tile of 128 queries and each block of 128
- * keys that some of its rows see, one for 32 dims of scores and one for 32 keys of values. */
+ * keys that some of its rows see, one for 32 dims of scores and one for 32 keys of values, or for
+ * 16 in BF16. */
 static int64_t least_products(const mxt_sm100_setup *s)
 {
     const mxt_sm100_case *c = s->c;
+    const int64_t step = c->bf16 || c->strict ? 16 : 32;
     int64_t count = 0;
     for (int64_t b = 0; b < s->batch; b++) {
         const int64_t sq = mxt_sm100_used_q(c, b), sk = c->lengths_k[b];
@@ -245,7 +285,7 @@ static int64_t least_products(const mxt_sm100_setup *s)
             for (int64_t j = 0; j * 128 < sk; j++) {
                 const int64_t keys = sk - j * 128 < 128 ? sk - j * 128 : 128;
                 if (j * 128 + 127 >= low && j * 128 <= high) {
-                    count += c->heads * (c->head_dim / 32 + (keys + 31) / 32);
+                    count += c->heads * (c->head_dim / 32 + (keys + step - 1) / step);
                 }
             }
         }
@@ -300,12 +340,17 @@ static void check_case(const mxt_sm100_case *c, uint64_t seeds)
 
 /* ---- operands that are not as the kernel reads them ---- */
 
-static void options_of(mxt_attention *a)
+/* form: 0 P in E4M3, 1 in BF16, 2 causal_strict. */
+static void options_of(mxt_attention *a, int form)
 {
     a->problem.backend = MXATTN_BACKEND_REF;
     a->problem.precision = MXATTN_PRECISION_MODEL;
-    a->problem.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    a->problem.intermediates = form ? MXATTN_INTERMEDIATES_BF16 : MXATTN_INTERMEDIATES_E4M3;
     a->problem.mode = MXATTN_INFERENCE;
+    if (form == 2) {
+        a->problem.causal = a->problem.causal_strict = 1;
+        a->problem.q.block = a->problem.k.block = a->problem.v.block = ROW;
+    }
 }
 
 /* Wide ones are quantized in the call, linear scales arranged; the kernel's arithmetic is checked
@@ -337,26 +382,110 @@ static void arranged(void)
     static const mxattn_dtype types[] = {F32, E4M3, F32, E4M3};
     static const int32_t cu_q[] = {0, 5, 5, 205, 206}, cu_k[] = {0, 17, 40, 300, 300};
     static const int32_t used_q[] = {5, 0, 199, 1}, used_k[] = {16, 20, 129, 0};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         mxt_attention a;
-        mxt_case("arranged: %s, dense, variant %d", mxa_dtype_name(types[i]), i);
-        mxt_attention_dense(&a, 2, 140, 200, 2, 1, i < 2 ? 128 : 64);
-        options_of(&a);
+        const int form = i < 4 ? 0 : i < 6 ? 1 : 2;
+        mxt_case("arranged: %s, dense, variant %d", mxa_dtype_name(types[i % 4]), i);
+        mxt_attention_dense(&a, 2, 140, 200, 2, 1, i % 4 < 2 ? 128 : 64);
         a.problem.causal = i & 1;
+        options_of(&a, form);
         mxt_attention_alloc(&a);
         mxt_attention_fill(&a, MXT_GAUSSIAN, 40 + (uint64_t)i);
-        check_arranged(&a, types[i], i >= 2);
+        check_arranged(&a, types[i % 4], i % 4 >= 2);
         mxt_attention_free(&a);
-        mxt_case("arranged: %s, jagged, variant %d", mxa_dtype_name(types[i]), i);
-        mxt_attention_jagged(&a, 4, cu_q, 210, cu_k, 310, 2, 2, i < 2 ? 64 : 128);
-        options_of(&a);
-        if (i >= 2) {
+        mxt_case("arranged: %s, jagged, variant %d", mxa_dtype_name(types[i % 4]), i);
+        mxt_attention_jagged(&a, 4, cu_q, 210, cu_k, 310, 2, 2, i % 4 < 2 ? 64 : 128);
+        options_of(&a, form);
+        if (i % 4 >= 2) {
             a.used_q = used_q;
             a.used_k = used_k;
         }
         mxt_attention_alloc(&a);
         mxt_attention_fill(&a, MXT_GAUSSIAN, 50 + (uint64_t)i);
-        check_arranged(&a, types[i], i == 1 || i == 2);
+        check_arranged(&a, types[i % 4], i % 4 == 1 || i % 4 == 2);
+        mxt_attention_free(&a);
+    }
+}
+
+/* ---- causal_strict: later tokens and NaN ---- */
+
+static int emulate(mxt_attention *a, mxattn_dtype operands, uint64_t seed)
+{
+    const mxt_device_options given = {0, operands, F32, MXATTN_BACKEND_EMU_SM100};
+    mxa_emu_session *session = mxa_emu_session_now();
+    mxa_emu_session_clear();
+    session->options.seed = seed;
+    const int ran = CHECK_STATUS(MXATTN_OK, mxt_device_forward(a, &given));
+    return CHECK(session->errors + session->warnings == 0, "%d errors, %d warnings:\n%s",
+                 session->errors, session->warnings, session->text ? session->text : "") &&
+           ran;
+}
+
+static void strict_build(mxt_attention *a, int64_t seqlen, uint64_t seed)
+{
+    mxt_attention_dense(a, 1, seqlen, seqlen, 4, 2, 64);
+    options_of(a, 2);
+    mxt_attention_alloc(a);
+    mxt_attention_fill(a, MXT_GAUSSIAN, seed);
+}
+
+/* The bits of a row are those it had before later tokens became NaN, infinite or huge. */
+static void strict_rows(void)
+{
+    enum { SEQLEN = 200, HEADS = 4, DIM = 64, FROM = 77 };
+    static const float later[] = {NAN, INFINITY, 3e38F};
+    static float before[SEQLEN * HEADS * DIM], lse[HEADS * SEQLEN];
+    mxt_attention a;
+    strict_build(&a, SEQLEN, 8);
+    mxt_case("strict: before");
+    if (emulate(&a, F32, 1)) {
+        memcpy(before, a.o, sizeof before);
+        memcpy(lse, a.lse, sizeof lse);
+        for (int i = 0; i < 3; i++) {
+            mxt_case("strict: later tokens are %g", (double)later[i]);
+            for (int64_t j = (int64_t)FROM * DIM; j < SEQLEN * DIM; j++) {
+                for (int h = 0; h < HEADS; h++) {
+                    a.q[(j / DIM * HEADS + h) * DIM + j % DIM] = later[i];
+                }
+                for (int h = 0; h < HEADS / 2; h++) {
+                    const int64_t at = (j / DIM * (HEADS / 2) + h) * DIM + j % DIM;
+                    a.k[at] = a.v[at] = later[i];
+                }
+            }
+            if (!emulate(&a, F32, 2 + (uint64_t)i)) {
+                continue;
+            }
+            CHECK(memcmp(before, a.o, sizeof(float) * FROM * HEADS * DIM) == 0,
+                  "rows before token %d changed", FROM);
+            for (int h = 0; h < HEADS; h++) {
+                CHECK(memcmp(lse + h * SEQLEN, a.lse + h * SEQLEN, sizeof(float) * FROM) == 0,
+                      "lse of head %d changed", h);
+                CHECK(i == 2 || isnan(a.o[(FROM * HEADS + h) * DIM]), "row %d is %g", FROM,
+                      (double)a.o[(FROM * HEADS + h) * DIM]);
+            }
+        }
+    }
+    mxt_attention_free(&a);
+}
+
+/* A NaN in V alone: rows of its heads that see its token are NaN, no others; LSE knows no V. */
+static void strict_value(void)
+{
+    enum { SEQLEN = 300, HEADS = 4, DIM = 64, AT = 201, KV_HEAD = 1 };
+    static const mxattn_dtype types[] = {F32, E4M3};
+    for (int i = 0; i < 2; i++) {
+        mxt_attention a;
+        strict_build(&a, SEQLEN, 9);
+        mxt_case("strict: one value is NaN, operands %s", mxa_dtype_name(types[i]));
+        a.v[(AT * 2 + KV_HEAD) * DIM + 5] = NAN;
+        if (emulate(&a, types[i], 1)) {
+            for (int j = 0; j < SEQLEN * HEADS; j++) {
+                const int bad = j / HEADS >= AT && j % HEADS / 2 == KV_HEAD;
+                CHECK(isnan(a.o[j * DIM + 5]) == bad, "row %d of head %d is %g", j / HEADS,
+                      j % HEADS, (double)a.o[j * DIM + 5]);
+                CHECK(!isnan(a.lse[j]), "lse %d is NaN", j);
+            }
+        }
         mxt_attention_free(&a);
     }
 }
@@ -391,8 +520,10 @@ static void refusals(void)
     p.head_dim_v = 64;
     refusal("head_dim_v 64", MXATTN_UNSUPPORTED, "head_dim_v", &p);
     p = base;
-    p.intermediates = MXATTN_INTERMEDIATES_BF16;
-    refusal("BF16 intermediates", MXATTN_UNSUPPORTED, "problem.intermediates", &p);
+    p.causal = p.causal_strict = 1;
+    p.q.block = p.k.block = p.v.block = ROW;
+    p.intermediates = MXATTN_INTERMEDIATES_E4M3;
+    refusal("causal_strict with E4M3", MXATTN_UNSUPPORTED, "problem.intermediates", &p);
     p = base;
     p.k.block = COLUMN;
     refusal("column k", MXATTN_UNSUPPORTED, "problem.k.block", &p);
@@ -420,6 +551,10 @@ int main(int argc, char **argv)
     }
     if (argc < 3 || strcmp(argv[2], "arranged") == 0) {
         arranged();
+    }
+    if (argc < 3 || strncmp(argv[2], "strict", 6) == 0) {
+        strict_rows();
+        strict_value();
     }
     if (argc < 3 || strcmp(argv[2], "refused") == 0) {
         refusals();

@@ -155,6 +155,8 @@ static void describe(mxt_sm100_setup *s)
     }
     p->softcap = c->softcap;
     p->has_sink = c->sink;
+    p->causal_strict = c->strict;
+    p->intermediates = c->bf16 || c->strict ? MXATTN_INTERMEDIATES_BF16 : MXATTN_INTERMEDIATES_AUTO;
     p->q = s->q.tensor.tags;
     p->k = s->k.tensor.tags;
     p->v = s->v.tensor.tags;
@@ -183,11 +185,12 @@ void mxt_sm100_build(mxt_sm100_setup *s, const mxt_sm100_case *c, uint64_t seed)
     s->centre = c->centred ? mxt_sm100_take(4 * s->batch * c->kv_heads * c->head_dim) : NULL;
     const mxattn_tags qk = {.dtype = c->type, .block = c->block};
     const mxattn_tags v = {.dtype = c->type,
-                           .block = c->block == ROW ? COLUMN : c->block,
+                           .block = c->block == ROW && !c->strict ? COLUMN : c->block,
                            .flags = c->centred ? MXATTN_CENTRED : 0};
     make_operand(s, &s->q, s->wide[0], c->heads, qk, MXATTN_HDIM, NULL);
     make_operand(s, &s->k, s->wide[1], c->kv_heads, qk, MXATTN_HDIM, NULL);
-    make_operand(s, &s->v, s->wide[2], c->kv_heads, v, MXATTN_SEQ, s->centre);
+    make_operand(s, &s->v, s->wide[2], c->kv_heads, v, c->strict ? MXATTN_HDIM : MXATTN_SEQ,
+                 s->centre);
     describe(s);
 }
 

@@ -28,6 +28,8 @@ typedef struct mxt_sm100_case {
     mxattn_dtype type, o;
     mxattn_block o_block;
     mxt_kind kind;
+    int bf16;              /* P and V in BF16 */
+    int strict;            /* causal_strict: so are they, and blocks are row */
     const int32_t *used_q; /* of each sequence; NULL: all */
     int o_layouts;         /* of scales of o: MXT_SM100_O_TILED_LINEAR, ... */
 } mxt_sm100_case;

@@ -23,6 +23,7 @@ typedef struct model_tile {
     uint32_t o[ROWS][DIM_MOST];
     uint32_t s[ROWS][BLOCK];
     uint8_t p[ROWS][BLOCK];
+    uint16_t p_bf16[ROWS][BLOCK];
 } model_tile;
 
 static float from_bits(uint32_t bits)
@@ -132,15 +133,20 @@ static void raise_row(const float *s, float scale, model_row *row)
     row->m = m;
 }
 
-static void row_probs(const float *s, float scale, model_row *row, uint8_t *p)
+/* bf16 NULL: P goes to p in E4M3. */
+static void row_probs(const float *s, float scale, model_row *row, uint8_t *p, uint16_t *bf16)
 {
     const float base = row->m == -INFINITY ? 0.0F : (float)P_LOG2 - row->m;
     float sum[4] = {0, 0, 0, 0}; /* [pair of four keys][half] */
     for (int c = 0; c < BLOCK; c++) {
         const float x = fmaf(s[c], scale, base);
-        const float e = c / 2 % 4 == 3 ? polynomial_exp2(x) : nearest_exp2(x);
+        const float e = !bf16 && c / 2 % 4 == 3 ? polynomial_exp2(x) : nearest_exp2(x);
         sum[c % 4] += e;
-        p[c] = mxa_e4m3_from_f32(e);
+        if (bf16) {
+            bf16[c] = mxa_bf16_from_f32(e);
+        } else {
+            p[c] = mxa_e4m3_from_f32(e);
+        }
     }
     row->l += (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
@@ -165,6 +171,37 @@ static void tile_values(const mxt_sm100_head *h, int rows, int64_t block, model_
                                          DIM_MOST,
                                          NULL,
                                          left > 0 ? h->v_scale + first / GROUP * h->head_dim : NULL,
+                                         t->o[0],
+                                         DIM_MOST,
+                                         0,
+                                         1};
+        if (left > 0) {
+            mxa_emu_product_run(&product);
+        }
+    }
+}
+
+/* The same in BF16: sums of 16 keys, no scales. */
+static void tile_values_bf16(const mxt_sm100_head *h, int rows, int64_t block, model_tile *t)
+{
+    for (int64_t g = 0; g < BLOCK / 16; g++) {
+        const int64_t first = block * BLOCK + g * 16, left = h->seqlen_k - first;
+        uint16_t a[ROWS][16], b[16][DIM_MOST] = {{0}};
+        for (int i = 0; i < rows; i++) {
+            memcpy(a[i], t->p_bf16[i] + g * 16, sizeof a[i]);
+        }
+        for (int64_t j = 0; j < 16 && j < left; j++) {
+            memcpy(b[j], h->v_bf16 + (first + j) * h->stride_v, (size_t)(2 * h->head_dim));
+        }
+        const mxa_emu_product product = {{MXA_TENSOR_CORE_BLACKWELL, MXATTN_BF16, MXATTN_BF16, 16},
+                                         rows,
+                                         (int)h->head_dim,
+                                         a,
+                                         b,
+                                         1,
+                                         DIM_MOST,
+                                         NULL,
+                                         NULL,
                                          t->o[0],
                                          DIM_MOST,
                                          0,
@@ -212,9 +249,13 @@ void mxt_sm100_rows(const mxt_sm100_head *h, int64_t first, int rows, float *o, 
             float s[BLOCK];
             const float scale = row_scores(h, first + i, block, t.s[i], s);
             raise_row(s, scale, &t.row[i]);
-            row_probs(s, scale, &t.row[i], t.p[i]);
+            row_probs(s, scale, &t.row[i], t.p[i], h->v_bf16 ? t.p_bf16[i] : NULL);
         }
-        tile_values(h, rows, block, &t);
+        if (h->v_bf16) {
+            tile_values_bf16(h, rows, block, &t);
+        } else {
+            tile_values(h, rows, block, &t);
+        }
     }
     for (int i = 0; i < rows; i++) {
         finish_row(h, &t.row[i], o + i * o_step, &lse[i]);

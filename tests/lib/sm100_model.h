@@ -16,6 +16,7 @@ typedef struct mxt_sm100_head {
     int64_t stride_q, stride_k, stride_v;
     const uint8_t *q_scale, *k_scale, *v_scale;
     mxattn_dtype q_type, k_type, v_type;
+    const uint16_t *v_bf16; /* V in BF16 where P is, tokens as far apart as v's; NULL: P in E4M3 */
     int64_t seqlen_q, seqlen_k, head_dim;
     int64_t left, right; /* window; -1: unlimited */
     int64_t diagonal;    /* key on the diagonal of row 0 */

@@ -14,12 +14,28 @@
 
 #define FORWARD_NAME         mxa_sm100_forward_e4m3_256x128_d128
 #define FORWARD_D            128
+#define FORWARD_BF16         0
 #define FORWARD_SHARED_BYTES 223232
 #define FORWARD_TMEM_COLUMNS 512
 #include "cuda/sm100/forward_body.h"
 
 #define FORWARD_NAME         mxa_sm100_forward_e4m3_256x128_d64
 #define FORWARD_D            64
+#define FORWARD_BF16         0
+#define FORWARD_SHARED_BYTES 124928
+#define FORWARD_TMEM_COLUMNS 512
+#include "cuda/sm100/forward_body.h"
+
+#define FORWARD_NAME         mxa_sm100_forward_bf16_256x128_d128
+#define FORWARD_D            128
+#define FORWARD_BF16         1
+#define FORWARD_SHARED_BYTES 223232
+#define FORWARD_TMEM_COLUMNS 512
+#include "cuda/sm100/forward_body.h"
+
+#define FORWARD_NAME         mxa_sm100_forward_bf16_256x128_d64
+#define FORWARD_D            64
+#define FORWARD_BF16         1
 #define FORWARD_SHARED_BYTES 124928
 #define FORWARD_TMEM_COLUMNS 512
 #include "cuda/sm100/forward_body.h"

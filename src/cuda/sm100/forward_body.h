@@ -4,14 +4,19 @@
  *   S = (Q, scales along d) (K, scales along d)^T         block-scaled product, FP32
  *   P = 2^(S * softmax_scale * log2(e) - m + 8) in E4M3   constant scale
  *   O = P (V, scales along keys) / l                      block-scaled product, FP32
+ * or, where nothing may be shared between tokens (causal_strict) or P is to be more exact,
+ *   P in BF16, O = P V / l with V in BF16                 plain product, FP32
  *
  * An instance defines
  *   FORWARD_NAME  entry's name
  *   FORWARD_D     64, 128 (head_dim = head_dim_v)
+ *   FORWARD_BF16  0; 1: P and V in BF16
  *   FORWARD_SHARED_BYTES, FORWARD_TMEM_COLUMNS  what a CTA takes (build/cubins.json)
  * q, k, v: E4M3 or E5M2, tiled scales: q's and k's along the head dimension (row or square blocks),
- * v's along the sequence (column or square). Dense and jagged, any mask of causal and window, GQA,
- * softcap, sink, V's mean. O in F32, F16, BF16 or FP8 with any block.
+ * v's along the sequence (column or square). BF16: v is a private copy, [kv_head][row][d] as tiled
+ * scales count rows, 0 where it is not finite or nobody's (prepare_values.cu). Dense and jagged,
+ * any mask of causal and window, GQA, softcap, sink, V's mean. O in F32, F16, BF16 or FP8 with any
+ * block.
  *
  * A CTA takes work items of two tiles of 128 queries, t = 0 and 1, and walks their key blocks;
  * while the softmax of one tile runs, the tensor cores work for the other. No pause between items:
@@ -33,12 +38,13 @@
  *   items     2 x 64         the mailbox (forward_tile.h)
  *   barriers, and the address of tensor memory
  *   Q         4 x TILE       [tile t][its count of items & 1], rows of D bytes, swizzled as wide
- *   K, V      4 x TILE each  as stored: [key][d]
+ *   K, V      4 x TILE each  as stored: [key][d]; V in BF16: 2 x 2 TILE, 64 dims after 64 dims
  *
  * Tensor memory, columns:
  *   0    S0   0..127: scores of tile 0; once softmax 0 has them in registers:
  *             0..31 P0, 64..67 scales of P, 68..71 scales of V, both for values 0,
  *             96..99 scales of Q1, 100..103 scales of K, both for scores 1
+ *             (P in BF16: 0..63, no scales for values)
  *   128  S1   the same for tile 1; 96..103 of it: scales of Q0 and K for scores 0
  *   256  O0   D columns
  *   384  O1   D columns
@@ -84,12 +90,18 @@
 #define FORWARD(name)        FORWARD_PASTE(FORWARD_NAME, name)
 
 #define TILE_BYTES   (MXA_SM100_TILE_K * FORWARD_D)
+#define V_BYTES      (FORWARD_BF16 ? 2 * TILE_BYTES : TILE_BYTES)
+#define V_STAGES     (FORWARD_BF16 ? STAGES / 2 : STAGES)
+#define V_STAGE(n)   ((n) & (V_STAGES - 1))
+#define V_PARITY(n)  ((uint32_t)(n) / V_STAGES & 1)
 #define AT_K         (AT_Q + 4 * TILE_BYTES)
 #define AT_V         (AT_K + STAGES * TILE_BYTES)
-#define SHARED_BYTES (AT_V + STAGES * TILE_BYTES + 1024)
+#define SHARED_BYTES (AT_V + V_STAGES * V_BYTES + 1024)
+#define CLEANS       (!FORWARD_BF16 && params->batch.sequences != 0)
 #define SWIZZLE      (FORWARD_D == 128 ? MATRIX_SWIZZLE_128 : MATRIX_SWIZZLE_64)
 
 MXA_STATIC_ASSERT(FORWARD_D == 64 || FORWARD_D == 128, "head_dim of this body");
+MXA_STATIC_ASSERT(FORWARD_BF16 == 0 || FORWARD_BF16 == 1, "form of this body");
 MXA_STATIC_ASSERT(SHARED_BYTES == MXA_SM100_FORWARD_SHARED(FORWARD_D), "what the host gives");
 MXA_STATIC_ASSERT(SHARED_BYTES == FORWARD_SHARED_BYTES && TMEM_COLUMNS == FORWARD_TMEM_COLUMNS,
                   "what the report says");
@@ -130,6 +142,18 @@ MXA_DEVICE void FORWARD(load_block)(const mxa_device_map *map, const mxa_sm100_s
               MXA_SM100_UNIT, full);
 }
 
+/* The same of a V in BF16, 64 dims a copy. */
+MXA_DEVICE void FORWARD(load_values)(const mxa_device_map *map, int kv_head, int row, mxa_shared to,
+                                     mxa_shared full)
+{
+    mbarrier_arrive_expect(full, V_BYTES);
+    MXA_UNROLL
+    for (int d = 0; d < FORWARD_D; d += 64) {
+        tma_load_4d(to + (uint32_t)(2 * d * MXA_SM100_TILE_K), map, 2 * d, kv_head,
+                    row * MXA_SM100_TILE_K, 0, full);
+    }
+}
+
 /* Until everything brought has been read. WHY: no commit may be under way when tensor memory is
  * freed and the CTA ends. */
 MXA_DEVICE void FORWARD(load_end)(mxa_shared shared, int step, const int *queries)
@@ -137,7 +161,9 @@ MXA_DEVICE void FORWARD(load_end)(mxa_shared shared, int step, const int *querie
     MXA_NO_UNROLL
     for (int i = 0; i < STAGES; i++, step++) {
         mbarrier_wait(BARRIER(K_EMPTY + STAGE(step)), PARITY(step) ^ 1);
-        mbarrier_wait(BARRIER(V_EMPTY + STAGE(step)), PARITY(step) ^ 1);
+        if (i < V_STAGES) {
+            mbarrier_wait(BARRIER(V_EMPTY + V_STAGE(step)), V_PARITY(step) ^ 1);
+        }
     }
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
@@ -180,11 +206,16 @@ MXA_DEVICE void FORWARD(load)(const mxa_sm100_forward_params *params, mxa_shared
             (&params->k_map, &params->k_scales, &tile, kv_head, k_row, j,
              shared + AT_K + (uint32_t)(stage * TILE_BYTES),
              shared + AT_K_SCALES + (uint32_t)(stage * MXA_SM100_UNIT), BARRIER(K_FULL + stage));
-            mbarrier_wait(BARRIER(V_EMPTY + stage), PARITY(step) ^ 1);
-            FORWARD(load_block)
-            (&params->v_map, &params->v_scales, &tile, kv_head, v_row, j,
-             shared + AT_V + (uint32_t)(stage * TILE_BYTES),
-             shared + AT_V_SCALES + (uint32_t)(stage * MXA_SM100_UNIT), BARRIER(V_FULL + stage));
+            const mxa_shared v = shared + AT_V + (uint32_t)(V_STAGE(step) * V_BYTES);
+            const mxa_shared v_full = BARRIER(V_FULL + V_STAGE(step));
+            mbarrier_wait(BARRIER(V_EMPTY + V_STAGE(step)), V_PARITY(step) ^ 1);
+            if (FORWARD_BF16) {
+                FORWARD(load_values)(&params->v_map, kv_head, v_row + j, v, v_full);
+            } else {
+                FORWARD(load_block)
+                (&params->v_map, &params->v_scales, &tile, kv_head, v_row, j, v,
+                 shared + AT_V_SCALES + (uint32_t)(stage * MXA_SM100_UNIT), v_full);
+            }
         }
     }
     forward_tile none = {0};
@@ -257,28 +288,43 @@ MXA_DEVICE void FORWARD(scores)(const mxa_sm100_forward_params *params, mxa_shar
     pipe->scores[t]++;
 }
 
-/* values: O[t] += P V of the block whose scores came last; blocks of 32 keys that are not there are
- * left out. */
+/* values: O[t] += P V of the block whose scores came last; blocks of 32 keys (in BF16 of 16) that
+ * are not there are left out. */
 MXA_DEVICE void FORWARD(values)(const mxa_sm100_forward_params *params, mxa_shared shared,
                                 mxa_tmem tmem, forward_pipe *pipe, int t)
 {
     const forward_block *block = &pipe->block[t];
-    const int stage = STAGE(block->step);
+    const int stage = V_STAGE(block->step);
+    const mxa_tmem o = tmem + O_COLUMN + O_COLUMNS * (uint32_t)t;
     const mxa_tmem s = tmem + S_COLUMNS * (uint32_t)t, scales = s + VALUES_SCALES;
-    const uint64_t v = matrix_descriptor(shared + AT_V + (uint32_t)(stage * TILE_BYTES), 0,
-                                         8 * FORWARD_D, SWIZZLE);
-    const uint32_t instruction = MATRIX_INSTRUCTION_MXF8(MATRIX_E4M3, params->v_e5m2, 1, FORWARD_D);
-    forward_pipe_values(shared, pipe, t, params->batch.sequences != 0);
+    const mxa_shared at = shared + AT_V + (uint32_t)(stage * V_BYTES);
+    forward_pipe_values(shared, pipe, t, CLEANS, V_STAGES);
     tcgen05_fence_after();
-    tcgen05_copy_scales(scales, forward_scales_descriptor(shared + AT_P_SCALES, 0));
-    tcgen05_copy_scales(scales + 4, forward_scales_descriptor(shared + AT_V_SCALES, stage));
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        if (32 * i < block->keys) {
-            tcgen05_mma_mxf8_ts(tmem + O_COLUMN + O_COLUMNS * (uint32_t)t, s + (uint32_t)(8 * i),
-                                matrix_advance(v, (uint32_t)(32 * i * FORWARD_D)),
-                                instruction | MATRIX_SCALES(i), scales, scales + 4,
-                                !block->first || i > 0);
+    if (FORWARD_BF16) {
+        const uint64_t v =
+            matrix_descriptor(at, 128 * MXA_SM100_TILE_K, 8 * 128, MATRIX_SWIZZLE_128);
+        MXA_UNROLL
+        for (int i = 0; i < 8; i++) {
+            if (16 * i < block->keys) {
+                tcgen05_mma_f16_ts(o, s + (uint32_t)(8 * i),
+                                   matrix_advance(v, (uint32_t)(16 * i * 128)),
+                                   MATRIX_INSTRUCTION_F32(MATRIX_BF16, MATRIX_BF16, 1, FORWARD_D),
+                                   !block->first || i > 0);
+            }
+        }
+    } else {
+        const uint64_t v = matrix_descriptor(at, 0, 8 * FORWARD_D, SWIZZLE);
+        const uint32_t instruction =
+            MATRIX_INSTRUCTION_MXF8(MATRIX_E4M3, params->v_e5m2, 1, FORWARD_D);
+        tcgen05_copy_scales(scales, forward_scales_descriptor(shared + AT_P_SCALES, 0));
+        tcgen05_copy_scales(scales + 4, forward_scales_descriptor(shared + AT_V_SCALES, stage));
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (32 * i < block->keys) {
+                tcgen05_mma_mxf8_ts(
+                    o, s + (uint32_t)(8 * i), matrix_advance(v, (uint32_t)(32 * i * FORWARD_D)),
+                    instruction | MATRIX_SCALES(i), scales, scales + 4, !block->first || i > 0);
+            }
         }
     }
     if (block->last) {
@@ -299,7 +345,7 @@ MXA_DEVICE void FORWARD(drain)(const mxa_sm100_forward_params *params, mxa_share
         FORWARD(values)(params, shared, tmem, pipe, 1);
     }
     if (pipe->step > pipe->released) {
-        tcgen05_commit(BARRIER(V_EMPTY + STAGE(pipe->released++)));
+        tcgen05_commit(BARRIER(V_EMPTY + V_STAGE(pipe->released++)));
     }
 }
 
@@ -334,7 +380,7 @@ MXA_DEVICE void FORWARD(issue)(const mxa_sm100_forward_params *params, mxa_share
                     FORWARD(values)(params, shared, tmem, &pipe, t);
                 }
                 if (pipe.step > pipe.released && t == last_values) {
-                    tcgen05_commit(BARRIER(V_EMPTY + STAGE(pipe.released++)));
+                    tcgen05_commit(BARRIER(V_EMPTY + V_STAGE(pipe.released++)));
                 }
                 if (j >= tile.block_first[t] && j < tile.block_end[t]) {
                     const int slot = 2 * t + (pipe.queries[t] & 1);
@@ -383,9 +429,18 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_sm100_forward_params *params, mxa_sha
         forward_span_find(params, &tile, t, &span);
         forward_row row = {FORWARD_MINUS_INF, 0.0f, 1.0f, 0};
         const int end = tile.block_end[t];
+        const mxa_global nan =
+            params->v_nan + 16 * (uint64_t)((int64_t)(tile.head / params->group) * params->v_tiles +
+                                            tile.k_tiled_row / MXA_SM100_TILE_K);
         MXA_NO_UNROLL
         for (int j = tile.block_first[t]; j < end; j++, blocks++) {
             uint32_t s[MXA_SM100_TILE_K];
+            forward_marks marks;
+            if (FORWARD_BF16) {
+                marks.at = nan + 16 * (uint64_t)j;
+                const mxa_u32x4 words = dev_load_global_u32x4(marks.at);
+                marks.any = words.x | words.y | words.z | words.w;
+            }
             mbarrier_wait(BARRIER(S_FULL + t), (uint32_t)blocks & 1);
             tcgen05_fence_after();
             MXA_UNROLL
@@ -403,7 +458,7 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_sm100_forward_params *params, mxa_sha
             if (row.raised && j > tile.block_first[t]) {
                 forward_rescale(o_at, FORWARD_D, row.rescale);
             }
-            forward_exponentials(s, scale, &row, s_at);
+            forward_exponentials(s, scale, FORWARD_BF16 ? &marks : 0, &span, j, &row, s_at);
             if (j == end - 1) {
                 mbarrier_wait(BARRIER(O_EMPTY + t), ((uint32_t)items & 1) ^ 1);
                 forward_row_write(shared, t, &row);
@@ -478,7 +533,7 @@ MXA_KERNEL(FORWARD_NAME, THREADS, mxa_sm100_forward_params, parameters)
 {
     const mxa_sm100_forward_params *params = &parameters;
     const mxa_shared shared = (dev_shared() + 1023) & ~1023u;
-    const int warp = warp_uniform(dev_thread() >> 5), cleans = params->batch.sequences != 0;
+    const int warp = warp_uniform(dev_thread() >> 5), cleans = CLEANS;
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -490,7 +545,7 @@ MXA_KERNEL(FORWARD_NAME, THREADS, mxa_sm100_forward_params, parameters)
         tmem_alloc(shared + AT_TMEM, TMEM_COLUMNS);
         tmem_relinquish();
     }
-    if (dev_thread() < MXA_SM100_UNIT / 4) {
+    if (!FORWARD_BF16 && dev_thread() < MXA_SM100_UNIT / 4) {
         dev_store_shared_u32(shared + AT_P_SCALES + 4 * (uint32_t)dev_thread(), 0x7F7F7F7Fu);
         fence_async_shared();
     }
@@ -536,10 +591,16 @@ MXA_KERNEL(FORWARD_NAME, THREADS, mxa_sm100_forward_params, parameters)
 #undef FORWARD
 #undef TILE_BYTES
 #undef AT_K
+#undef CLEANS
+#undef V_PARITY
+#undef V_STAGE
+#undef V_STAGES
+#undef V_BYTES
 #undef AT_V
 #undef SHARED_BYTES
 #undef SWIZZLE
 #undef FORWARD_NAME
 #undef FORWARD_D
+#undef FORWARD_BF16
 #undef FORWARD_SHARED_BYTES
 #undef FORWARD_TMEM_COLUMNS

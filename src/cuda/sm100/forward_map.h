@@ -11,7 +11,7 @@
 #include "cuda/sm100/forward_finish.h"
 
 enum {
-    STAGES = 4, /* of K and of V, a power of two */
+    STAGES = 4, /* of K and of V in FP8, a power of two */
     WARP_LOAD = 12,
     WARP_SCORES = 13,
     WARP_CLEAN = 14,
@@ -64,12 +64,14 @@ enum {
     S_COLUMNS = 128,
     O_COLUMN = 256,
     O_COLUMNS = 128,
-    VALUES_SCALES = 64, /* in S[t]: P's and V's for values t; P itself from 0 */
+    VALUES_SCALES =
+        64, /* in S[t]: P's and V's for values t; P itself from 0. In BF16 P ends here */
     SCORES_SCALES = 96, /* in S[t]: Q's and K's for scores of the other tile */
     TMEM_COLUMNS = 512
 };
 
 MXA_STATIC_ASSERT(VALUES_SCALES >= MXA_SM100_TILE_K / 4, "P ends before its scales");
+MXA_STATIC_ASSERT(SCORES_SCALES >= MXA_SM100_TILE_K / 2, "and in BF16 before the others");
 MXA_STATIC_ASSERT(SCORES_SCALES >= VALUES_SCALES + 8 && SCORES_SCALES + 8 <= S_COLUMNS, "columns");
 MXA_STATIC_ASSERT(AT_Q_SCALES % 128 == 0 && AT_P_SCALES % 128 == 0, "bulk copies, descriptors");
 MXA_STATIC_ASSERT(AT_ITEMS % 16 == 0 && AT_BARRIERS % 8 == 0, "vector loads, barriers");

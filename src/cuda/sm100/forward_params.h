@@ -5,7 +5,7 @@
 #ifndef MXA_CUDA_SM100_FORWARD_PARAMS_H
 #define MXA_CUDA_SM100_FORWARD_PARAMS_H
 
-#include "cuda/common/batch.h"
+#include "cuda/common/operand.h"
 #include "cuda/dev/map.h"
 
 enum {
@@ -35,18 +35,22 @@ typedef struct mxa_sm100_out_scales {
 } mxa_sm100_out_scales;
 
 /* q, k, v: maps of rank 4 {D, heads, tokens, outer} over the caller's payload, boxes of one head
- * and 128 tokens. All memory is global. */
+ * and 128 tokens; v in BF16: {2 * D bytes, kv_heads, rows, 1} over the private copy, boxes of 64 d.
+ * All memory is global. */
 typedef struct mxa_sm100_forward_params {
     mxa_device_map q_map, k_map, v_map;
     mxa_gpu_batch batch;
     mxa_sm100_scales q_scales, k_scales, v_scales;
-    mxa_global v_mean;                /* FP32 [sequence][kv_head][D], or 0 */
-    mxa_global sink;                  /* FP32 [head], or 0 */
-    mxa_global o;                     /* F32, F16, BF16, E4M3 or E5M2 */
-    mxa_global lse;                   /* FP32, or 0 */
+    mxa_global v_mean; /* FP32 [sequence][kv_head][D], or 0 */
+    mxa_global v_nan;  /* P in BF16: a bit for each row of the private v, 16 bytes for
+                        * 128, [kv_head][v_tiles] */
+    mxa_global sink;   /* FP32 [head], or 0 */
+    mxa_global o;      /* F32, F16, BF16, E4M3 or E5M2 */
+    mxa_global lse;    /* FP32, or 0 */
     mxa_sm100_out_scales o_scales[2]; /* by mxattn_axis */
     int64_t o_batch, o_token, o_head; /* strides in elements */
     int64_t lse_batch, lse_head, lse_token;
+    int64_t v_tiles;
     int32_t heads, group; /* q heads; q heads per kv head */
     int32_t o_type, o_block, o_rounding;
     int32_t q_e5m2, k_e5m2, v_e5m2;    /* 1: E5M2, 0: E4M3 */
@@ -55,7 +59,18 @@ typedef struct mxa_sm100_forward_params {
     int32_t tiles;                     /* a dense batch's work items */
     float scale_log2e;                 /* softmax_scale * log2(e) */
     float softcap_log2e;               /* softcap * log2(e); 0: off */
+    float softcap_inverse;             /* of it; 0: off */
 } mxa_sm100_forward_params;
+
+/* prepare_values.cu: v in FP8, with any scales, to BF16. */
+typedef struct mxa_sm100_values_params {
+    mxa_gpu_operand from;
+    mxa_gpu_batch batch;
+    mxa_global values; /* BF16 [kv_head][tiles * 128][head_dim] */
+    mxa_global nan;    /* as mxa_sm100_forward_params has it */
+    int64_t tiles;
+    int32_t head_dim, reserved;
+} mxa_sm100_values_params;
 
 /* clear_scales.cu: heads and head_dim of O. */
 typedef struct mxa_sm100_clear_params {

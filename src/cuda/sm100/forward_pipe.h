@@ -50,14 +50,15 @@ MXA_DEVICE void forward_pipe_loaded(mxa_shared shared, forward_pipe *pipe, int t
     }
 }
 
-/* Everything values(t) waits for: P and V, and for its first block, O. */
-MXA_DEVICE void forward_pipe_values(mxa_shared shared, forward_pipe *pipe, int t, int cleans)
+/* Everything values(t) waits for: P and V, and for its first block, O. `stages`: of V. */
+MXA_DEVICE void forward_pipe_values(mxa_shared shared, forward_pipe *pipe, int t, int cleans,
+                                    int stages)
 {
     const forward_block *block = &pipe->block[t];
     if (block->step == pipe->v_seen) {
-        const int stage = STAGE(block->step);
+        const int stage = block->step & (stages - 1);
         pipe->v_seen++;
-        mbarrier_wait(BARRIER(V_FULL + stage), PARITY(block->step));
+        mbarrier_wait(BARRIER(V_FULL + stage), (uint32_t)(block->step / stages) & 1);
         if (cleans && block->keys % 32 != 0) {
             mbarrier_wait(BARRIER(V_CLEAN + stage), pipe->clean >> stage & 1);
             pipe->clean ^= 1u << stage;

@@ -1,8 +1,8 @@
 /* forward_softmax.h: the softmax stage of the Blackwell forward: one thread, one row, 128 keys.
  *
  * Scores come out of the tensor cores with every block's scales applied; x = score * softmax_scale
- * * log2(e). P is held times 2^8 in E4M3, so a row's sum and O are in units of 2^-8 as well, and
- * the factor cancels.
+ * * log2(e). P is held times 2^8 in E4M3 (or BF16), so a row's sum and O are in units of 2^-8 as
+ * well, and the factor cancels.
  *
  * INVARIANT: row.m is -inf, NaN, or an integer no smaller than any x seen; it is raised to
  * ceil(max) + HEADROOM, so that P = 2^(x - m + 8) stays within E4M3 and every rescale is an exact
@@ -65,9 +65,8 @@ MXA_DEVICE void forward_exp2_polynomial(mxa_f32x2 x, float *low, float *high)
 
 /* Scores to logits in log2 units, where they are not simply scaled: a softcap, or a scale that is
  * not positive (the largest score would not be the largest logit). */
-MXA_DEVICE void forward_logits(uint32_t *s, float scale_log2e, float softcap_log2e)
+MXA_DEVICE void forward_logits(uint32_t *s, float scale_log2e, float softcap_log2e, float inverse)
 {
-    const float inverse = softcap_log2e > 0.0f ? reciprocal_rn(softcap_log2e) : 0.0f;
     MXA_UNROLL
     for (int i = 0; i < MXA_SM100_TILE_K; i++) {
         float x = mul_rn(f32_bits(s[i]), scale_log2e);
@@ -113,7 +112,7 @@ MXA_DEVICE float forward_scores(const mxa_sm100_forward_params *params, const fo
 {
     float scale = params->scale_log2e;
     if (params->softcap_log2e > 0.0f || !(scale > 0.0f)) {
-        forward_logits(s, scale, params->softcap_log2e);
+        forward_logits(s, scale, params->softcap_log2e, params->softcap_inverse);
         scale = 1.0f;
     }
     if (j < span->full_first || j >= span->full_end) {
@@ -147,16 +146,41 @@ MXA_DEVICE void forward_raise(const uint32_t *s, float scale, forward_row *row)
     row->raised = warp_any(rises);
 }
 
-/* Logits (scores, times scale) to P in tensor memory, 32 columns of 4 keys each; the row's sum
- * moves on. A row that has seen no key: exp2(-inf + 0) is 0, -inf - -inf would be NaN. */
-MXA_DEVICE void forward_exponentials(const uint32_t *s, float scale, forward_row *row, mxa_tmem to)
+/* Keys of the block whose V is not finite, where P is BF16 (prepare_values.cu). */
+typedef struct forward_marks {
+    mxa_global at; /* one bit a key, 4 words */
+    uint32_t any;  /* not 0: there are some */
+} forward_marks;
+
+/* P of 32 keys becomes NaN at marked ones that the row sees. WHY not V itself: a row before the
+ * mask would multiply it with 0, and be NaN. */
+MXA_DEVICE void forward_poison(const forward_marks *marks, const forward_span *span, int j,
+                               int group, uint32_t *p)
+{
+    const int key = j * MXA_SM100_TILE_K + 32 * group;
+    const int from = forward_min(forward_max(span->low - key, 0), 32);
+    const int to = forward_min(forward_max(span->high + 1 - key, 0), 32);
+    const uint64_t one = 1;
+    const uint32_t seen = (uint32_t)(((one << to) - 1) & ~((one << from) - 1));
+    const uint32_t nan = dev_load_global_u32(marks->at + 4 * (uint64_t)group) & seen;
+    MXA_UNROLL
+    for (int i = 0; i < 16; i++) {
+        p[i] |= (nan >> (2 * i) & 1 ? 0x7FFFu : 0) | (nan >> (2 * i + 1) & 1 ? 0x7FFF0000u : 0);
+    }
+}
+
+/* Logits (scores, times scale) to P in tensor memory, a column of 4 keys each, or of 2 in BF16
+ * (marks not NULL, a constant); the row's sum moves on. A row that has seen no key: exp2(-inf + 0)
+ * is 0, -inf - -inf would be NaN. WHY no polynomial in BF16: what lies at 2^-126 is not 0 there. */
+MXA_DEVICE void forward_exponentials(const uint32_t *s, float scale, const forward_marks *marks,
+                                     const forward_span *span, int j, forward_row *row, mxa_tmem to)
 {
     const float base = row->m == FORWARD_MINUS_INF ? 0.0f : add_rn((float)FORWARD_P_LOG2, -row->m);
     const mxa_f32x2 scales = f32x2_from(scale, scale), bases = f32x2_from(base, base);
     mxa_f32x2 sum[2] = {f32x2_from(0.0f, 0.0f), f32x2_from(0.0f, 0.0f)};
     MXA_UNROLL
     for (int group = 0; group < 4; group++) {
-        uint32_t p[8];
+        uint32_t p[16];
         MXA_UNROLL
         for (int i = 0; i < 8; i++) {
             const uint32_t *four = s + 32 * group + 4 * i;
@@ -166,7 +190,7 @@ MXA_DEVICE void forward_exponentials(const uint32_t *s, float scale, forward_row
                 mxa_f32x2 x =
                     fma_f32x2(f32x2_from(f32_bits(four[2 * pair]), f32_bits(four[2 * pair + 1])),
                               scales, bases);
-                if ((2 * i + pair) % FORWARD_POLYNOMIAL == FORWARD_POLYNOMIAL - 1) {
+                if (!marks && (2 * i + pair) % FORWARD_POLYNOMIAL == FORWARD_POLYNOMIAL - 1) {
                     forward_exp2_polynomial(x, &e[2 * pair], &e[2 * pair + 1]);
                 } else {
                     e[2 * pair] = exp2_approx(f32x2_low(x));
@@ -174,9 +198,21 @@ MXA_DEVICE void forward_exponentials(const uint32_t *s, float scale, forward_row
                 }
                 sum[pair] = add_f32x2(sum[pair], f32x2_from(e[2 * pair], e[2 * pair + 1]));
             }
-            p[i] = e4m3x4_from_f32(e[0], e[1], e[2], e[3]);
+            if (marks) {
+                p[2 * i] = bf16x2_from_f32x2(e[0], e[1]);
+                p[2 * i + 1] = bf16x2_from_f32x2(e[2], e[3]);
+            } else {
+                p[i] = e4m3x4_from_f32(e[0], e[1], e[2], e[3]);
+            }
         }
-        tmem_store_x8(to + 8 * (uint32_t)group, p);
+        if (!marks) {
+            tmem_store_x8(to + 8 * (uint32_t)group, p);
+            continue;
+        }
+        if (marks->any) {
+            forward_poison(marks, span, j, group, p);
+        }
+        tmem_store_x16(to + 16 * (uint32_t)group, p);
     }
     const mxa_f32x2 both = add_f32x2(sum[0], sum[1]);
     row->l = add_rn(row->l, add_rn(f32x2_low(both), f32x2_high(both)));

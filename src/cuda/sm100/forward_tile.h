@@ -31,7 +31,8 @@ enum {
     FORWARD_TILE_BLOCKS = 16, /* block_first[0], block_end[0], block_first[1], block_end[1] */
     FORWARD_TILE_KEYS = 32,   /* diagonal, k_used, q_block, q_length */
     FORWARD_TILE_OUT = 48,    /* q_outer, q_first, q_tiled_row, q_token */
-    FORWARD_TILE_BYTES = 64
+    FORWARD_TILE_ROWS = 64,   /* k_tiled_row */
+    FORWARD_TILE_BYTES = 80
 };
 
 MXA_DEVICE int forward_min(int a, int b)
@@ -149,6 +150,7 @@ MXA_DEVICE void forward_tile_write(const forward_tile *tile, mxa_shared at)
     dev_store_shared_u32x4(at + FORWARD_TILE_BLOCKS, blocks);
     dev_store_shared_u32x4(at + FORWARD_TILE_KEYS, keys);
     dev_store_shared_u32x4(at + FORWARD_TILE_OUT, out);
+    dev_store_shared_u32(at + FORWARD_TILE_ROWS, (uint32_t)tile->k_tiled_row);
 }
 
 /* What every other role reads back. */
@@ -174,6 +176,7 @@ MXA_DEVICE void forward_tile_read(mxa_shared at, forward_tile *tile)
     tile->q_token = (int)out.w;
     tile->q_block = (int)keys.z;
     tile->q_length = (int)keys.w;
+    tile->k_tiled_row = (int)dev_load_shared_u32(at + FORWARD_TILE_ROWS);
 }
 
 /* Blocks that either tile sees, in one run: the tiles' own are neighbours or overlap. */
