@@ -16,9 +16,14 @@
 
 #include <string.h>
 
+/* A call that reads and writes more is bound by memory and leaves its payload past the caches: a
+ * stored line is then not read first, and nothing of it would stay anyway. */
+static const int64_t stream_bytes = (int64_t)64 << 20;
+
 typedef struct quantize_job {
     const mxa_quantize_call *call;
     const mxa_quantize_kernels *kernels;
+    int stream;
 } quantize_job;
 
 const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa)
@@ -102,7 +107,8 @@ static void write_means(const quantize_job *job, const mxa_sequence *seq, int64_
     }
 }
 
-static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head)
+/* ahead: another head follows. */
+static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head, int ahead)
 {
     const mxa_quantize_call *call = job->call;
     const mxattn_tensor *wide = &call->wide, *to = &call->quantized, *turned = &call->transposed;
@@ -119,6 +125,8 @@ static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t
         .dims = to->shape[3],
         .wide_dtype = wide->tags.dtype,
         .tags = to->tags,
+        .ahead = ahead ? wide->stride[2] * mxa_dtype_bytes(wide->tags.dtype) : 0,
+        .stream = job->stream,
     };
     strip.used = used < 0 ? 0 : used < strip.tokens ? used : strip.tokens;
     if (turned->ndim) {
@@ -151,8 +159,12 @@ static void begin_sequence(void *arg, const mxa_block_at *at, int64_t head, int6
 /* Pass 2. */
 static void write_strips(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
+    const quantize_job *job = arg;
     for (; head < head_end; head++) {
-        write_strip(arg, at, head);
+        write_strip(job, at, head, head + 1 < head_end);
+    }
+    if (job->stream) {
+        job->kernels->drain();
     }
 }
 
@@ -169,7 +181,7 @@ static int needs_sequences(const mxattn_tensor *quantized)
 
 void mxa_quantize_begin(const mxattn_context *context, const mxa_quantize_call *call)
 {
-    quantize_job job = {call, mxa_quantize_kernels_for(context->isa)};
+    quantize_job job = {.call = call, .kernels = mxa_quantize_kernels_for(context->isa)};
     if (needs_sequences(&call->quantized)) {
         write_empty_sequences(call);
         mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2],
@@ -180,7 +192,13 @@ void mxa_quantize_begin(const mxattn_context *context, const mxa_quantize_call *
 
 mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call)
 {
-    quantize_job job = {call, mxa_quantize_kernels_for(context->isa)};
+    const mxattn_tensor *wide = &call->wide;
+    const int64_t elements = wide->shape[0] * wide->shape[1] * wide->shape[2] * wide->shape[3];
+    quantize_job job = {
+        .call = call,
+        .kernels = mxa_quantize_kernels_for(context->isa),
+        .stream = elements * (1 + mxa_dtype_bytes(wide->tags.dtype)) > stream_bytes,
+    };
     mxa_quantize_begin(context, call);
     mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2], call->quantized.shape[3],
                         write_strips, &job);

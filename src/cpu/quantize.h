@@ -28,6 +28,8 @@ typedef struct mxa_quantize_strip {
     mxa_scale_place places[2]; /* indexed by mxattn_axis */
     mxattn_dtype wide_dtype;
     mxattn_tags tags;
+    int64_t ahead; /* bytes from `wide` to that of the next strip; 0: unknown */
+    int stream;    /* the payload is not read again soon: write it past the caches */
 } mxa_quantize_strip;
 
 typedef struct mxa_quantize_kernels {
@@ -36,6 +38,7 @@ typedef struct mxa_quantize_kernels {
      * not finite. */
     void (*mean)(const void *wide, int64_t wide_stride, mxattn_dtype wide_dtype, int64_t tokens,
                  int64_t dims, float *mean);
+    void (*drain)(void); /* after strips with `stream`, before another thread reads them */
 } mxa_quantize_kernels;
 
 const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa);

@@ -1,418 +1,458 @@
 /* quantize_body.h: the quantizer's kernels, one body for every instruction set.
  *
  * Meaning: mxa_quantize_tensor (mx/tensor.c), equalled byte for byte. Elements become 16-bit words
- * (words_portable.h), 32 of them a chunk; the scale comes from the largest word; a code is the word
- * rounded to the mantissa bits that stay, minus the scale in the exponent's place:
+ * (words_portable.h); a scale comes from the largest word; a code is the word rounded to the
+ * mantissa bits that stay, minus the scale in the exponent's place:
  *
- *   word   s eeeeeeee mmmmmmm          a = word without s
- *   E4M3   rounded = a + 7 + (bit 4 of a), >> 4    = eeeeeeee mmm
- *          code    = rounded - 8*(scale - 7)       since its exponent is e - scale + 7
- *   E5M2   one bit less, and 15 for 7.
+ *   word   s eeeeeeee mmmmmmm                a = word without s
+ *   E4M3   code = (a + key + even) >> 4      even = bit 4 of a: ties go to even
+ *          key  = 7 - 128*(scale - 7)        its exponent is e - scale + 7
+ *   E5M2   one bit less, and 15 for both 7.
  *
- * That is all the loops do. Chunks with codes below the smallest normal one, and chunks whose scale
- * byte is under 32 (there FP32 subnormals may count) or that hold NaN or infinity, are noted and
- * encoded again after the loop: rare, and a call within it would cost every iteration its
- * registers.
+ * So a key says all about a scale. The loops work on quads: up to 128 dims (4 chunks of 32) of one
+ * token. They load quads and find maxima, then make scales and keys of many at once, then encode.
+ * That is all they do: quads with codes below the smallest normal one that are not zeros, and
+ * chunks whose scale byte is under 32 (there FP32 subnormals may count) or that hold NaN or
+ * infinity, are noticed and encoded again by encode_chunk: rare, and exact for whatever they hold.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "cpu/quantize.h"
+#include "cpu/quantize_chunk_body.h"
 
-#include "mx/e8m0.h"
-#include "mx/element.h"
-#include "mx/sequences.h"
+enum {
+    QUAD = 128,                   /* dims */
+    CHUNKS = QUAD / MXA_BLOCK,    /* of a quad */
+    VECTORS = QUAD / WORDS_LANES, /* of a quad */
+    TOGETHER = 2 * WORDS_LANES,   /* codes that leave at once */
+    BATCH = MXA_BLOCK             /* quads between load and encode */
+};
 
-#include <string.h>
+/* Quads under way: their words, and the scale and key of each chunk. */
+typedef struct batch {
+    const uint16_t *words[BATCH]; /* in `space`, or where they came from */
+    uint32_t key[BATCH * CHUNKS]; /* twice in each */
+    uint32_t amax[BATCH * CHUNKS];
+    uint8_t scale[BATCH * CHUNKS];
+    uint16_t space[BATCH][QUAD];
+} batch;
 
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
+/* Where codes go: rows of quads. */
+typedef struct target {
+    uint8_t *at;
+    int64_t stride;
+    int stream; /* past the caches */
+} target;
 
-enum { FAST_SCALE_LEAST = 32, FAST_SCALE_MOST = 0xF7 };
+/* ------------------------------------------------------------------------------------------------
+ * load
+ * --------------------------------------------------------------------------------------------- */
 
-/* What loops are instantiated for; constants once inlined. */
-typedef struct format {
-    mxattn_dtype wide;
-    mxattn_dtype narrow;
-    int plain; /* no centre, and no chunk is short */
-} format;
-
-ALWAYS_INLINE int dropped_bits(format f)
+/* A quad's words, zeros beyond `width`, and where they can be read again. */
+ALWAYS_INLINE const uint16_t *load_quad(const mxa_quantize_strip *strip, format f, int64_t token,
+                                        int64_t d, int width, words quad[VECTORS],
+                                        uint16_t space[QUAD])
 {
-    return f.narrow == MXATTN_E5M2 ? 5 : 4;
-}
-
-ALWAYS_INLINE int narrow_bias(format f)
-{
-    return f.narrow == MXATTN_E5M2 ? 15 : 7;
-}
-
-/* `count` <= 32 elements as FP32, zeros behind. */
-ALWAYS_INLINE void load_floats(const void *wide, format f, int64_t index, int64_t count,
-                               float x[MXA_BLOCK])
-{
-    memset(x, 0, MXA_BLOCK * sizeof x[0]);
-    if (f.wide == MXATTN_F32) {
-        memcpy(x, (const float *)wide + index, (size_t)count * sizeof x[0]);
-        return;
-    }
-    const uint16_t *half = (const uint16_t *)wide + index;
-    for (int64_t i = 0; i < count; i++) {
-        x[i] = f.wide == MXATTN_BF16 ? mxa_bf16_to_f32(half[i]) : mxa_f16_to_f32(half[i]);
-    }
-}
-
-ALWAYS_INLINE words words_from(const void *wide, mxattn_dtype dtype, int64_t index)
-{
-    if (dtype == MXATTN_F32) {
-        return words_from_f32((const float *)wide + index);
-    }
-    const uint16_t *half = (const uint16_t *)wide + index;
-    return dtype == MXATTN_BF16 ? words_from_bf16(half) : words_from_f16(half);
-}
-
-/* The elements of one chunk that are quantized, exactly; for what is rare. */
-ALWAYS_INLINE void chunk_floats(const mxa_quantize_strip *strip, format f, int64_t token,
-                                int64_t chunk, float x[MXA_BLOCK])
-{
-    int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
-    int64_t count = left < MXA_BLOCK ? left : MXA_BLOCK;
-    load_floats(strip->wide, f, token * strip->wide_stride + d, count, x);
-    for (int64_t i = 0; strip->centre && i < count; i++) {
-        x[i] -= strip->centre[d + i];
-    }
-}
-
-ALWAYS_INLINE void chunk_words(const mxa_quantize_strip *strip, format f, int64_t token,
-                               int64_t chunk, words w[CHUNK_WORDS])
-{
-    int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
-    int64_t index = token * strip->wide_stride + d;
-    if (!f.plain && strip->centre) {
-        float x[MXA_BLOCK];
-        chunk_floats(strip, f, token, chunk, x);
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            w[i] = words_from_f32(x + i * WORDS_LANES);
+    const int64_t index = token * strip->wide_stride + d;
+    const int direct = f.plain && f.wide == MXATTN_BF16;
+    UNROLL
+    for (int c = 0; c < CHUNKS; c++) {
+        words *chunk = quad + c * CHUNK_WORDS;
+        if (c * MXA_BLOCK < width) {
+            chunk_words(strip, f, token, d + c * MXA_BLOCK, chunk);
+        } else {
+            UNROLL
+            for (int i = 0; i < CHUNK_WORDS; i++) {
+                chunk[i] = words_set(0);
+            }
         }
-        return;
     }
-    if (!f.plain && left < MXA_BLOCK) {
-        size_t bytes = f.wide == MXATTN_F32 ? 4 : 2;
-        union {
-            float f32[MXA_BLOCK];
-            uint16_t half[MXA_BLOCK];
-        } padded = {{0}};
-        memcpy(&padded, (const char *)strip->wide + (size_t)index * bytes, (size_t)left * bytes);
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            w[i] = words_from(&padded, f.wide, i * WORDS_LANES);
+    if (direct) {
+        return (const uint16_t *)strip->wide + index;
+    }
+    UNROLL
+    for (int i = 0; i < VECTORS; i++) {
+        const int beyond = i * WORDS_LANES >= width; /* large, so that no code there seems small */
+        words_store(space + i * WORDS_LANES, beyond ? words_set(0x7F00) : quad[i]);
+    }
+    return space;
+}
+
+/* Asks for what the next strip will read: its rows lie apart, which the machine's own prefetching
+ * does not foresee. */
+ALWAYS_INLINE void load_ahead(const mxa_quantize_strip *strip, format f, int64_t token, int64_t d,
+                              int width)
+{
+    const int64_t bytes = f.wide == MXATTN_F32 ? 4 : 2;
+    const char *next = (const char *)strip->wide + (token * strip->wide_stride + d) * bytes;
+    if (strip->ahead) {
+        for (int64_t i = 0; i < width * bytes; i += 64) {
+            __builtin_prefetch(next + strip->ahead + i);
         }
-        return;
-    }
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        w[i] = words_from(strip->wide, f.wide, index + i * WORDS_LANES);
     }
 }
 
-ALWAYS_INLINE words magnitude(words w)
-{
-    return words_and(w, words_set(0x7FFF));
-}
+/* ------------------------------------------------------------------------------------------------
+ * scales
+ * --------------------------------------------------------------------------------------------- */
 
-ALWAYS_INLINE uint16_t chunk_largest(const words m[CHUNK_WORDS])
+/* Scales and keys of `count` maxima; returns 1 when one is slow: words then do not hold all that
+ * counts. Of zeros they do under any scale. */
+ALWAYS_INLINE int scales_of(const mxa_quantize_strip *strip, format f, int count,
+                            const uint32_t *restrict amax, uint8_t *restrict scale,
+                            uint32_t *restrict key)
 {
-    words largest = m[0];
-    for (int i = 1; i < CHUNK_WORDS; i++) {
-        largest = words_max(largest, m[i]);
+    const int up = strip->tags.rounding == MXATTN_RCEIL ? 0x1F : 0; /* mantissas above 0x60 carry */
+    const int top = f.narrow == MXATTN_E5M2 ? 15 : 8;
+    const int half = (1 << (dropped_bits(f) - 1)) - 1;
+    int slow = 0;
+    for (int i = 0; i < count; i++) {
+        const int a = (int)amax[i];
+        int s = ((a + up) >> 7) - top;
+        s = s > 0 ? s : 0;
+        s = a >= 0x7F80 ? 0xFE + (a > 0x7F80) : s;
+        const int least = s > FAST_SCALE_LEAST ? s : FAST_SCALE_LEAST;
+        const uint32_t k = (uint32_t)(half - (least - narrow_bias(f)) * 128) & 0xFFFF;
+        slow |= (a != 0) & ((s < FAST_SCALE_LEAST) | (s > FAST_SCALE_MOST));
+        scale[i] = (uint8_t)s;
+        key[i] = k | k << 16;
     }
-    return words_largest(largest);
+    return slow;
 }
 
-ALWAYS_INLINE uint8_t scale_from(uint16_t amax, const mxa_quantize_strip *strip, format f)
-{
-    return mxa_e8m0_from_amax((uint32_t)amax << 16, f.narrow, strip->tags.rounding);
-}
-
-/* 1 where words do not hold all that counts. Of zeros they do under any scale. */
-ALWAYS_INLINE int scale_is_slow(uint8_t scale, uint16_t amax)
+ALWAYS_INLINE int scale_is_slow(uint8_t scale, uint32_t amax)
 {
     return amax != 0 && (scale < FAST_SCALE_LEAST || scale > FAST_SCALE_MOST);
 }
 
-/* What a rounded word's exponent loses: the scale, but for the bias. Any scale will do for zeros.
- */
-ALWAYS_INLINE uint16_t subtrahend(uint8_t scale, format f)
+/* ------------------------------------------------------------------------------------------------
+ * encode
+ * --------------------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE words code_of(words w, words key, format f)
 {
-    int least = scale > FAST_SCALE_LEAST ? scale : FAST_SCALE_LEAST;
-    return (uint16_t)((least - narrow_bias(f)) << (7 - dropped_bits(f)));
+    const words a = magnitude(w);
+    const words even = words_and(words_shift_right(a, dropped_bits(f)), words_set(1));
+    return words_shift_signed(words_add(words_add(a, key), even), dropped_bits(f));
 }
 
-/* x / 2^drop to nearest even; no lane overflows. */
-ALWAYS_INLINE words round_even(words x, int drop)
+/* `width` codes of a quad; key_step: words of `key` from one vector to the next, 0 where a chunk
+ * has one key, twice in each. Returns 1 when one may be below the smallest normal code. */
+ALWAYS_INLINE int encode_quad(const uint16_t *quad, format f, int width, const void *key,
+                              int key_step, uint8_t *out, int stream)
 {
-    words even = words_and(words_shift_right(x, drop), words_set(1));
-    words half = words_set((uint16_t)((1 << (drop - 1)) - 1));
-    return words_shift_right(words_add(words_add(x, half), even), drop);
+    const uint32_t *of_chunk = key;
+    const uint16_t *of_lane = key;
+    codes least = codes_set(0xFF);
+    UNROLL
+    for (int i = 0; i < width; i += TOGETHER) {
+        const words a = words_load(quad + i), b = words_load(quad + i + WORDS_LANES);
+        words key_a, key_b;
+        if (key_step) {
+            key_a = words_load(of_lane + i);
+            key_b = words_load(of_lane + i + WORDS_LANES);
+        } else {
+            key_a = words_pairs(of_chunk + i / MXA_BLOCK);
+            key_b = words_pairs(of_chunk + (i + WORDS_LANES) / MXA_BLOCK);
+        }
+        const codes magnitudes = codes_join(code_of(a, key_a, f), code_of(b, key_b, f));
+        least = codes_min(least, magnitudes);
+        codes_put(out + i, codes_min(magnitudes, codes_set((uint8_t)narrow_most(f))), a, b, stream);
+    }
+    return codes_any_below(least, (uint8_t)narrow_normal(f));
 }
 
-/* Saturates, and puts the sign of w back. */
-ALWAYS_INLINE words finish_code(words code, words w, format f)
+/* The chunks of a quad that hold codes below the smallest normal one and above 0, and those that
+ * are slow, again. step: 1 where each lane has a scale; else each chunk. */
+static __attribute__((noinline)) void encode_again(const mxa_quantize_strip *strip, format f,
+                                                   int64_t token, int64_t d, int width,
+                                                   const uint16_t *quad, const uint8_t *scale,
+                                                   const uint32_t *amax, int step, uint8_t *out)
 {
-    words sign = words_and(words_shift_right(w, 8), words_set(0x80));
-    return words_or(words_min(code, words_set(f.narrow == MXATTN_E5M2 ? 0x7B : 0x7E)), sign);
+    for (int c = 0; c < width; c += MXA_BLOCK) {
+        int again = 0;
+        for (int i = c; i < c + MXA_BLOCK; i++) {
+            const int at = step ? i : c / MXA_BLOCK;
+            const int smallest =
+                (scale[at] > FAST_SCALE_LEAST ? scale[at] : FAST_SCALE_LEAST) - narrow_bias(f) + 1;
+            const int a = quad[i] & 0x7FFF;
+            again |= scale_is_slow(scale[at], amax[at]) | ((a != 0) & (a < smallest << 7));
+        }
+        if (again) {
+            encode_chunk(strip, f, token, d + c, scale + (step ? c : c / MXA_BLOCK), step, out + c);
+        }
+    }
 }
 
-/* Codes of words that give zeros or normal codes; *small gains the lanes that give others. */
-ALWAYS_INLINE words encode_words(words w, words subtract, format f, wmask *small)
+/* One quad, all of it. slow: one of its chunks may be. */
+ALWAYS_INLINE void put_quad(const mxa_quantize_strip *strip, format f, int64_t token, int64_t d,
+                            int width, const uint16_t *quad, const void *key, int key_step,
+                            const uint8_t *scale, const uint32_t *amax, int slow, uint8_t *out,
+                            int stream)
 {
-    words rounded = round_even(magnitude(w), dropped_bits(f));
-    words normal = words_add(subtract, words_set((uint16_t)(1 << (7 - dropped_bits(f)))));
-    wmask below = wmask_and(words_less(rounded, normal), words_less(words_set(0), rounded));
-    *small = wmask_or(*small, below);
-    return finish_code(words_subtract(rounded, subtract), w, f);
+    uint8_t whole[QUAD];
+    uint8_t *to = f.plain ? out : whole;
+    const int small = width == QUAD || !f.plain
+                          ? encode_quad(quad, f, QUAD, key, key_step, to, stream)
+                          : encode_quad(quad, f, QUAD / 2, key, key_step, to, stream);
+    if (small || slow) {
+        encode_again(strip, f, token, d, width, quad, scale, amax, key_step != 0, to);
+    }
+    if (!f.plain) {
+        memcpy(out, whole, (size_t)width);
+    }
 }
 
-/* Stores the codes of one chunk. */
-ALWAYS_INLINE void store_codes(const mxa_quantize_strip *strip, format f, int64_t token,
-                               int64_t chunk, const words code[CHUNK_WORDS])
+/* ------------------------------------------------------------------------------------------------
+ * rows
+ * --------------------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE int width_of(const mxa_quantize_strip *strip, int64_t d)
 {
-    int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
-    uint8_t *out = strip->payload + token * strip->payload_stride + d;
-    if (f.plain || left >= MXA_BLOCK) {
-        words_pack(out, code);
+    const int64_t left = strip->dims - d;
+    return left < QUAD ? (int)left : QUAD;
+}
+
+/* The scale bytes of one quad of one token. */
+ALWAYS_INLINE void store_row_scales(const mxa_scale_place *place, int64_t token, int64_t d,
+                                    int width, const uint8_t scale[CHUNKS])
+{
+    if (!place->data) {
         return;
     }
-    uint8_t codes[MXA_BLOCK];
-    words_pack(codes, code);
-    memcpy(out, codes, (size_t)left);
-}
-
-/* Writes one chunk; returns 1 when it has to be encoded again. */
-ALWAYS_INLINE int encode_chunk(const mxa_quantize_strip *strip, format f, int64_t token,
-                               int64_t chunk, const words w[CHUNK_WORDS],
-                               const words subtract[CHUNK_WORDS])
-{
-    words code[CHUNK_WORDS];
-    wmask small = words_less(w[0], w[0]);
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        code[i] = encode_words(w[i], subtract[i], f, &small);
+    uint8_t *to = mxa_scale_place_at(place, d / MXA_BLOCK, token);
+    if (place->stride_1 == 1 && width == QUAD) {
+        memcpy(to, scale, CHUNKS);
+        return;
     }
-    store_codes(strip, f, token, chunk, code);
-    return wmask_any(small);
-}
-
-/* Codes below the smallest normal one, whose exponent in FP32 is `normal`: the significand, its 8
- * bits on top of a word, is shifted right by one more than the binades the value lies below, then
- * rounded. */
-ALWAYS_INLINE words encode_small_words(words w, words scale, format f)
-{
-    words a = magnitude(w), ignored = words_set(0);
-    words below = words_subtract(scale, words_set((uint16_t)narrow_bias(f)));
-    words normal = words_add(below, words_set(1));
-    words shift = words_subtract(normal, words_shift_right(a, 7));
-    words significand = words_or(words_shift_left(a, 8), words_set(0x8000));
-    words rest = words_shift_lanes(significand, words_min(shift, words_set(15)));
-    words tiny = finish_code(round_even(rest, dropped_bits(f) + 8), w, f);
-    wmask small = words_less(ignored, ignored);
-    words usual = encode_words(w, words_shift_left(below, 7 - dropped_bits(f)), f, &small);
-    return words_select(words_less(words_set(0), shift), tiny, usual);
-}
-
-/* One chunk again, whatever it holds, under the scale of each lane. */
-static __attribute__((noinline)) void encode_chunk_again(const mxa_quantize_strip *strip, format f,
-                                                         int64_t token, int64_t chunk,
-                                                         const uint8_t scale[MXA_BLOCK])
-{
-    float x[MXA_BLOCK];
-    uint8_t codes[MXA_BLOCK];
-    uint16_t wide_scale[MXA_BLOCK];
-    words w[CHUNK_WORDS];
-    int slow = 0;
-    for (int i = 0; i < MXA_BLOCK; i++) {
-        slow |= scale[i] < FAST_SCALE_LEAST || scale[i] > FAST_SCALE_MOST;
-        wide_scale[i] = scale[i];
+    for (int c = 0; c * MXA_BLOCK < width; c++) {
+        to[c * place->stride_1] = scale[c];
     }
-    f.plain = 0;
-    if (slow) {
-        chunk_floats(strip, f, token, chunk, x);
-        for (int i = 0; i < MXA_BLOCK; i++) {
-            codes[i] = mxa_fp8_encode(x[i], scale[i], f.narrow);
+}
+
+/* Quads [first, first + count) of a strip, token by token. */
+ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const target *to,
+                             int64_t first, int count, batch *b)
+{
+    const int64_t quads = (strip->dims + QUAD - 1) / QUAD;
+    const int folded = (strip->tags.flags & MXATTN_FOLDED_TOKEN) != 0;
+    int64_t token = first / quads, d = first % quads * QUAD;
+    for (int i = 0; i < count; i++) {
+        const int width = width_of(strip, d);
+        words quad[VECTORS];
+        if (f.plain && width == QUAD) {
+            b->words[i] = load_quad(strip, f, token, d, QUAD, quad, b->space[i]);
+        } else {
+            b->words[i] = load_quad(strip, f, token, d, width, quad, b->space[i]);
         }
-    } else {
-        chunk_words(strip, f, token, chunk, w);
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            w[i] = encode_small_words(w[i], words_load(wide_scale + i * WORDS_LANES), f);
+        load_ahead(strip, f, token, d, width);
+        UNROLL
+        for (int j = 0; j < VECTORS; j++) {
+            quad[j] = magnitude(quad[j]);
         }
-        words_pack(codes, w);
-    }
-    int64_t d = chunk * MXA_BLOCK, left = strip->dims - d;
-    memcpy(strip->payload + token * strip->payload_stride + d, codes,
-           (size_t)(left < MXA_BLOCK ? left : MXA_BLOCK));
-}
-
-/* Largest word of one token over all dims. */
-ALWAYS_INLINE uint16_t token_largest(const mxa_quantize_strip *strip, format f, int64_t token)
-{
-    words largest = words_set(0);
-    for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
-        words w[CHUNK_WORDS];
-        chunk_words(strip, f, token, chunk, w);
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            largest = words_max(largest, magnitude(w[i]));
-        }
-    }
-    return words_largest(largest);
-}
-
-ALWAYS_INLINE void set_all(words lanes[CHUNK_WORDS], uint16_t x)
-{
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        lanes[i] = words_set(x);
-    }
-}
-
-/* Up to 32 chunks of one token, from `first`. amax: of the token where folded. */
-ALWAYS_INLINE void encode_row(const mxa_quantize_strip *strip, format f, int64_t token,
-                              int64_t first, int64_t count, int folded, uint16_t amax)
-{
-    const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
-    uint8_t scales[MXA_BLOCK];
-    uint32_t again = 0;
-    for (int64_t i = 0; i < count; i++) {
-        words w[CHUNK_WORDS], m[CHUNK_WORDS], subtract[CHUNK_WORDS];
-        chunk_words(strip, f, token, first + i, w);
-        if (!folded) {
-            for (int j = 0; j < CHUNK_WORDS; j++) {
-                m[j] = magnitude(w[j]);
+        words_largest_4(quad, b->amax + i * CHUNKS);
+        if (folded) {
+            const uint16_t amax = token_largest(strip, f, token);
+            for (int c = 0; c < CHUNKS; c++) {
+                b->amax[i * CHUNKS + c] = amax;
             }
-            amax = chunk_largest(m);
         }
-        scales[i] = scale_from(amax, strip, f);
-        set_all(subtract, subtrahend(scales[i], f));
-        int redo = encode_chunk(strip, f, token, first + i, w, subtract);
-        again |= (uint32_t)(redo | scale_is_slow(scales[i], amax)) << i;
+        d += QUAD;
+        token += d >= strip->dims;
+        d = d >= strip->dims ? 0 : d;
     }
-    for (int64_t i = 0; place->data && i < count; i++) {
-        *mxa_scale_place_at(place, first + i, token) = scales[i];
-    }
-    for (int64_t i = 0; again; i++, again >>= 1) {
-        if (again & 1) {
-            uint8_t scale[MXA_BLOCK];
-            memset(scale, scales[i], sizeof scale);
-            encode_chunk_again(strip, f, token, first + i, scale);
-        }
+    const int slow = scales_of(strip, f, count * CHUNKS, b->amax, b->scale, b->key);
+    token = first / quads, d = first % quads * QUAD;
+    for (int i = 0; i < count; i++) {
+        const int width = width_of(strip, d);
+        const uint8_t *scale = b->scale + i * CHUNKS;
+        store_row_scales(&strip->places[MXATTN_HDIM], token, d, width, scale);
+        put_quad(strip, f, token, d, width, b->words[i], b->key + i * CHUNKS, 0, scale,
+                 b->amax + i * CHUNKS, slow, to->at + token * to->stride + d, to->stream);
+        d += QUAD;
+        token += d >= strip->dims;
+        d = d >= strip->dims ? 0 : d;
     }
 }
 
-ALWAYS_INLINE void strip_rows(const mxa_quantize_strip *strip, format f)
+ALWAYS_INLINE void strip_rows(const mxa_quantize_strip *strip, format f, const target *to)
 {
-    int folded = (strip->tags.flags & MXATTN_FOLDED_TOKEN) != 0;
     const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
-    int64_t chunks = mxa_blocks(strip->dims);
-    for (int64_t token = 0; token < strip->used; token++) {
-        uint16_t amax = folded ? token_largest(strip, f, token) : 0;
-        for (int64_t first = 0; first < chunks; first += MXA_BLOCK) {
-            int64_t count = chunks - first < MXA_BLOCK ? chunks - first : MXA_BLOCK;
-            encode_row(strip, f, token, first, count, folded, amax);
-        }
+    const int64_t total = strip->used * ((strip->dims + QUAD - 1) / QUAD);
+    batch b;
+    for (int64_t first = 0; first < total; first += BATCH) {
+        row_batch(strip, f, to, first, total - first < BATCH ? (int)(total - first) : BATCH, &b);
     }
     for (int64_t token = strip->used; place->data && token < strip->tokens; token++) {
-        for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
             *mxa_scale_place_at(place, chunk, token) = 0;
         }
     }
 }
 
-/* The scale of one chunk's square, into both arrays. */
-ALWAYS_INLINE void store_square_scale(const mxa_quantize_strip *strip, int64_t chunk, uint8_t scale)
-{
-    int64_t left = strip->dims - chunk * MXA_BLOCK;
-    int64_t within[2] = {strip->tokens, left < MXA_BLOCK ? left : MXA_BLOCK};
-    for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
-        const mxa_scale_place *place = &strip->places[axis];
-        for (int64_t i = 0; place->data && i < within[axis]; i++) {
-            *mxa_scale_place_at(place, chunk, i) = scale;
-        }
-    }
-}
+/* ------------------------------------------------------------------------------------------------
+ * squares and columns
+ * --------------------------------------------------------------------------------------------- */
 
-/* Loads the used tokens of one chunk, and the largest magnitude of each lane. */
-ALWAYS_INLINE void load_tile(const mxa_quantize_strip *strip, format f, int64_t chunk,
-                             words tile[MXA_BLOCK][CHUNK_WORDS], words largest[CHUNK_WORDS])
+/* Loads the used tokens of a quad, and the largest magnitude of each lane. */
+ALWAYS_INLINE void load_quads(const mxa_quantize_strip *strip, format f, int64_t d, int width,
+                              batch *b, words largest[VECTORS])
 {
-    set_all(largest, 0);
+    UNROLL
+    for (int i = 0; i < VECTORS; i++) {
+        largest[i] = words_set(0);
+    }
     for (int64_t token = 0; token < strip->used; token++) {
-        chunk_words(strip, f, token, chunk, tile[token]);
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            largest[i] = words_max(largest[i], magnitude(tile[token][i]));
+        words quad[VECTORS];
+        b->words[token] = load_quad(strip, f, token, d, width, quad, b->space[token]);
+        load_ahead(strip, f, token, d, width);
+        UNROLL
+        for (int i = 0; i < VECTORS; i++) {
+            largest[i] = words_max(largest[i], magnitude(quad[i]));
         }
     }
 }
 
-/* Encodes the used tokens of one chunk under the scale of each lane. */
-ALWAYS_INLINE void encode_tile(const mxa_quantize_strip *strip, format f, int64_t chunk,
-                               words tile[MXA_BLOCK][CHUNK_WORDS],
-                               const words subtract[CHUNK_WORDS], int slow,
-                               const uint8_t scale[MXA_BLOCK])
+/* The scales of a quad's squares, into both arrays. */
+ALWAYS_INLINE void store_square_scales(const mxa_quantize_strip *strip, int64_t d, int width,
+                                       const uint8_t scale[CHUNKS])
 {
-    uint32_t again = slow ? ~(uint32_t)0 : 0;
+    const mxa_scale_place *seq = &strip->places[MXATTN_SEQ], *hdim = &strip->places[MXATTN_HDIM];
+    const int64_t rows = hdim->stride_within ? strip->tokens : 1;
+    for (int64_t token = 0; token < rows; token++) {
+        store_row_scales(hdim, token, d, width, scale);
+    }
+    for (int c = 0; seq->data && c * MXA_BLOCK < width; c++) {
+        const int left = width - c * MXA_BLOCK, within = left < MXA_BLOCK ? left : MXA_BLOCK;
+        uint8_t *to = mxa_scale_place_at(seq, d / MXA_BLOCK + c, 0);
+        if (seq->stride_within == 1 && within == MXA_BLOCK) {
+            memset(to, scale[c], MXA_BLOCK);
+            continue;
+        }
+        for (int i = 0; i < within; i++) {
+            to[i * seq->stride_within] = scale[c];
+        }
+    }
+}
+
+ALWAYS_INLINE void square_quad(const mxa_quantize_strip *strip, format f, const target *to,
+                               int64_t d, int width, uint16_t folded, batch *b)
+{
+    words largest[VECTORS];
+    load_quads(strip, f, d, width, b, largest);
+    words_largest_4(largest, b->amax);
+    for (int c = 0; c < CHUNKS && (strip->tags.flags & MXATTN_FOLDED); c++) {
+        b->amax[c] = folded;
+    }
+    const int slow = scales_of(strip, f, CHUNKS, b->amax, b->scale, b->key);
     for (int64_t token = 0; token < strip->used; token++) {
-        again |= (uint32_t)encode_chunk(strip, f, token, chunk, tile[token], subtract) << token;
+        put_quad(strip, f, token, d, width, b->words[token], b->key, 0, b->scale, b->amax, slow,
+                 to->at + token * to->stride + d, to->stream);
     }
-    for (int64_t token = 0; token < strip->used && again; token++, again >>= 1) {
-        if (again & 1) {
-            encode_chunk_again(strip, f, token, chunk, scale);
-        }
-    }
+    store_square_scales(strip, d, width, b->scale);
 }
 
-ALWAYS_INLINE void strip_squares(const mxa_quantize_strip *strip, format f)
+ALWAYS_INLINE void strip_squares(const mxa_quantize_strip *strip, format f, const target *to)
 {
-    int folded = (strip->tags.flags & MXATTN_FOLDED) != 0;
+    const int folded = (strip->tags.flags & MXATTN_FOLDED) != 0;
     uint16_t amax = 0;
+    batch b;
     for (int64_t token = 0; folded && token < strip->used; token++) {
         uint16_t largest = token_largest(strip, f, token);
         amax = largest > amax ? largest : amax;
     }
-    for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
-        words tile[MXA_BLOCK][CHUNK_WORDS], largest[CHUNK_WORDS], subtract[CHUNK_WORDS];
-        uint8_t scale[MXA_BLOCK];
-        load_tile(strip, f, chunk, tile, largest);
-        if (!folded) {
-            amax = chunk_largest(largest);
+    for (int64_t d = 0; d < strip->dims; d += QUAD) {
+        const int width = width_of(strip, d);
+        if (f.plain && width == QUAD) {
+            square_quad(strip, f, to, d, QUAD, amax, &b);
+        } else {
+            square_quad(strip, f, to, d, width, amax, &b);
         }
-        memset(scale, scale_from(amax, strip, f), sizeof scale);
-        set_all(subtract, subtrahend(scale[0], f));
-        encode_tile(strip, f, chunk, tile, subtract, scale_is_slow(scale[0], amax), scale);
-        store_square_scale(strip, chunk, scale[0]);
     }
 }
 
-ALWAYS_INLINE void strip_columns(const mxa_quantize_strip *strip, format f)
+ALWAYS_INLINE void strip_columns(const mxa_quantize_strip *strip, format f, const target *to)
 {
     const mxa_scale_place *place = &strip->places[MXATTN_SEQ];
-    for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
-        words tile[MXA_BLOCK][CHUNK_WORDS], largest[CHUNK_WORDS], subtract[CHUNK_WORDS];
-        uint16_t amax[MXA_BLOCK], lost[MXA_BLOCK];
-        uint8_t scale[MXA_BLOCK];
-        int slow = 0;
-        load_tile(strip, f, chunk, tile, largest);
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            words_store(amax + i * WORDS_LANES, largest[i]);
+    batch b;
+    for (int64_t d = 0; d < strip->dims; d += QUAD) {
+        const int width = width_of(strip, d);
+        words largest[VECTORS];
+        uint16_t lanes[QUAD];
+        uint32_t amax[QUAD], twice[QUAD];
+        uint8_t scale[QUAD];
+        load_quads(strip, f, d, width, &b, largest);
+        for (int i = 0; i < VECTORS; i++) {
+            words_store(lanes + i * WORDS_LANES, largest[i]);
         }
-        for (int i = 0; i < MXA_BLOCK; i++) {
-            scale[i] = scale_from(amax[i], strip, f);
-            lost[i] = subtrahend(scale[i], f);
-            slow |= scale_is_slow(scale[i], amax[i]);
+        for (int i = 0; i < QUAD; i++) {
+            amax[i] = lanes[i];
         }
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            subtract[i] = words_load(lost + i * WORDS_LANES);
+        const int slow = scales_of(strip, f, QUAD, amax, scale, twice);
+        for (int i = 0; i < QUAD; i++) {
+            lanes[i] = (uint16_t)twice[i];
         }
-        encode_tile(strip, f, chunk, tile, subtract, slow, scale);
-        for (int64_t i = 0; place->data && i < MXA_BLOCK; i++) {
-            if (chunk * MXA_BLOCK + i < strip->dims) {
-                *mxa_scale_place_at(place, chunk, i) = scale[i];
+        for (int64_t token = 0; token < strip->used; token++) {
+            put_quad(strip, f, token, d, width, b.words[token], lanes, 1, scale, amax, slow,
+                     to->at + token * to->stride + d, to->stream);
+        }
+        for (int c = 0; place->data && c < width; c += MXA_BLOCK) {
+            const int left = width - c, within = left < MXA_BLOCK ? left : MXA_BLOCK;
+            uint8_t *out = mxa_scale_place_at(place, (d + c) / MXA_BLOCK, 0);
+            for (int i = 0; i < within; i++) {
+                out[i * place->stride_within] = scale[c + i];
             }
         }
     }
 }
+
+/* ------------------------------------------------------------------------------------------------
+ * a strip
+ * --------------------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE void strip_typed(const mxa_quantize_strip *strip, format f, const target *to)
+{
+    switch (strip->tags.block) {
+    case MXATTN_BLOCK_ROW:
+        strip_rows(strip, f, to);
+        return;
+    case MXATTN_BLOCK_COLUMN:
+        strip_columns(strip, f, to);
+        return;
+    case MXATTN_BLOCK_SQUARE:
+        strip_squares(strip, f, to);
+        return;
+    case MXATTN_BLOCK_NONE:
+        return;
+    }
+}
+
+/* Whole lines only: a part of one would be read before it is written. */
+static int codes_may_stream(const mxa_quantize_strip *strip)
+{
+    return strip->stream && !strip->centre && strip->dims % 64 == 0 &&
+           strip->payload_stride % 64 == 0 && (uintptr_t)strip->payload % 64 == 0 &&
+           !strip->transposed;
+}
+
+/* WHY the copy: stores of bytes may alias *strip, whose fields would be read again after each. */
+#define DEFINE_STRIP(name, wide, narrow)                                                           \
+    static __attribute__((noinline)) void name(const mxa_quantize_strip *strip)                    \
+    {                                                                                              \
+        const mxa_quantize_strip copy = *strip;                                                    \
+        const target to = {copy.payload, copy.payload_stride, codes_may_stream(&copy)};            \
+        if (copy.centre || copy.dims % 64) {                                                       \
+            strip_typed(&copy, (format){wide, narrow, 0}, &to);                                    \
+        } else {                                                                                   \
+            strip_typed(&copy, (format){wide, narrow, 1}, &to);                                    \
+        }                                                                                          \
+    }
+
+DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
+DEFINE_STRIP(strip_f16_e4m3, MXATTN_F16, MXATTN_E4M3)
+DEFINE_STRIP(strip_bf16_e4m3, MXATTN_BF16, MXATTN_E4M3)
+DEFINE_STRIP(strip_f32_e5m2, MXATTN_F32, MXATTN_E5M2)
+DEFINE_STRIP(strip_f16_e5m2, MXATTN_F16, MXATTN_E5M2)
+DEFINE_STRIP(strip_bf16_e5m2, MXATTN_BF16, MXATTN_E5M2)
 
 /* The payload of a strip, transposed; short rows and columns by single bytes. */
 static void strip_transpose(const mxa_quantize_strip *strip)
@@ -431,42 +471,6 @@ static void strip_transpose(const mxa_quantize_strip *strip)
         }
     }
 }
-
-ALWAYS_INLINE void strip_typed(const mxa_quantize_strip *strip, format f)
-{
-    switch (strip->tags.block) {
-    case MXATTN_BLOCK_ROW:
-        strip_rows(strip, f);
-        return;
-    case MXATTN_BLOCK_COLUMN:
-        strip_columns(strip, f);
-        return;
-    case MXATTN_BLOCK_SQUARE:
-        strip_squares(strip, f);
-        return;
-    case MXATTN_BLOCK_NONE:
-        return;
-    }
-}
-
-/* WHY the copy: stores of bytes may alias *strip, whose fields would be read again after each. */
-#define DEFINE_STRIP(name, wide, narrow)                                                           \
-    static __attribute__((noinline)) void name(const mxa_quantize_strip *strip)                    \
-    {                                                                                              \
-        const mxa_quantize_strip copy = *strip;                                                    \
-        if (copy.centre || copy.dims % MXA_BLOCK) {                                                \
-            strip_typed(&copy, (format){wide, narrow, 0});                                         \
-        } else {                                                                                   \
-            strip_typed(&copy, (format){wide, narrow, 1});                                         \
-        }                                                                                          \
-    }
-
-DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
-DEFINE_STRIP(strip_f16_e4m3, MXATTN_F16, MXATTN_E4M3)
-DEFINE_STRIP(strip_bf16_e4m3, MXATTN_BF16, MXATTN_E4M3)
-DEFINE_STRIP(strip_f32_e5m2, MXATTN_F32, MXATTN_E5M2)
-DEFINE_STRIP(strip_f16_e5m2, MXATTN_F16, MXATTN_E5M2)
-DEFINE_STRIP(strip_bf16_e5m2, MXATTN_BF16, MXATTN_E5M2)
 
 static void quantize_strip(const mxa_quantize_strip *strip)
 {
@@ -503,4 +507,5 @@ static void quantize_mean(const void *wide, int64_t wide_stride, mxattn_dtype wi
     }
 }
 
-const mxa_quantize_kernels WORDS_NAME(mxa_quantize_kernels) = {quantize_strip, quantize_mean};
+const mxa_quantize_kernels WORDS_NAME(mxa_quantize_kernels) = {quantize_strip, quantize_mean,
+                                                               codes_drain};

@@ -106,6 +106,16 @@ static inline words words_shift_right(words x, int n)
     return _mm256_srli_epi16(x, n);
 }
 
+static inline words words_shift_signed(words x, int n)
+{
+    return _mm256_srai_epi16(x, n);
+}
+
+static inline words words_pairs(const uint32_t *p)
+{
+    return _mm256_set1_epi32((int)*p);
+}
+
 /* Even and odd words apart, in lanes of 32 bits. */
 static inline words words_shift_lanes(words x, words n)
 {
@@ -121,26 +131,70 @@ static inline wmask words_less(words a, words b)
     return _mm256_cmpgt_epi16(b, a);
 }
 
-static inline wmask wmask_and(wmask a, wmask b)
-{
-    return _mm256_and_si256(a, b);
-}
-
-static inline wmask wmask_or(wmask a, wmask b)
-{
-    return _mm256_or_si256(a, b);
-}
-
-static inline int wmask_any(wmask m)
-{
-    return !_mm256_testz_si256(m, m);
-}
-
 static inline uint16_t words_largest(words x)
 {
     __m128i largest = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     __m128i flipped = _mm_xor_si128(largest, _mm_set1_epi16(-1));
     return (uint16_t)~_mm_extract_epi16(_mm_minpos_epu16(flipped), 0);
+}
+
+/* The maxima of a and b, in alternate quarters, eighths, ... of each 128 bits. */
+static inline words words_fold_64(words a, words b)
+{
+    return _mm256_max_epu16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+
+static inline void words_largest_4(const words *w, uint32_t out[4])
+{
+    words low = words_fold_64(words_max(w[0], w[1]), words_max(w[2], w[3]));
+    words high = words_fold_64(words_max(w[4], w[5]), words_max(w[6], w[7]));
+    __m256 even = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0x88);
+    __m256 odd = _mm256_shuffle_ps(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high), 0xDD);
+    words pairs = words_max(_mm256_castps_si256(even), _mm256_castps_si256(odd));
+    __m128i both = _mm_max_epu16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    both = _mm_max_epu16(_mm_srli_epi32(both, 16), _mm_and_si128(both, _mm_set1_epi32(0xFFFF)));
+    _mm_storeu_si128((__m128i *)(void *)out, both);
+}
+
+/* Of each 128 bits of a and b; codes_put puts them in order. */
+typedef __m256i codes;
+
+static inline codes codes_set(uint8_t x)
+{
+    return _mm256_set1_epi8((char)x);
+}
+
+static inline codes codes_join(words a, words b)
+{
+    return _mm256_packus_epi16(a, b);
+}
+
+static inline codes codes_min(codes a, codes b)
+{
+    return _mm256_min_epu8(a, b);
+}
+
+static inline int codes_any_below(codes x, uint8_t n)
+{
+    codes capped = _mm256_min_epu8(x, codes_set((uint8_t)(n - 1)));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(capped, x)) != 0;
+}
+
+static inline void codes_put(uint8_t *out, codes x, words a, words b, int stream)
+{
+    codes high = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+    codes signs = _mm256_and_si256(high, codes_set(0x80));
+    __m256i ordered = _mm256_permute4x64_epi64(_mm256_or_si256(x, signs), 0xD8);
+    if (stream) {
+        _mm256_stream_si256((__m256i *)(void *)out, ordered);
+    } else {
+        _mm256_storeu_si256((__m256i *)(void *)out, ordered);
+    }
+}
+
+static inline void codes_drain(void)
+{
+    _mm_sfence();
 }
 
 static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])

@@ -31,15 +31,22 @@ static inline words words_set(uint16_t x)
     return _mm512_set1_epi16((short)x);
 }
 
-/* Two vectors of FP32 bits; their halves are taken apart by narrowing, which keeps the order. */
+/* FP32 bits, the lowest of the upper half set when anything in the lower half is: adding 0xFFFF
+ * then carries into it, unless it is set and stays so. */
+static inline __m512i words_sticky(__m512i x)
+{
+    const __m512i sum = _mm512_add_epi32(x, _mm512_set1_epi32(0xFFFF));
+    return _mm512_srli_epi32(_mm512_ternarylogic_epi32(x, sum, _mm512_set1_epi32(0x10000), 0xF8),
+                             16);
+}
+
+/* Two vectors of FP32 bits. Packing works in quarters of a vector; the permutation puts them in
+ * order. */
 static inline words words_join(__m512i low, __m512i high)
 {
-    __m512i upper = _mm512_inserti64x4(
-        _mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(low, 16))),
-        _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)), 1);
-    __m512i lower = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(low)),
-                                       _mm512_cvtepi32_epi16(high), 1);
-    return _mm512_or_si512(upper, _mm512_min_epu16(lower, _mm512_set1_epi16(1)));
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    return _mm512_permutexvar_epi64(order,
+                                    _mm512_packus_epi32(words_sticky(low), words_sticky(high)));
 }
 
 static inline words words_from_f32(const float *p)
@@ -106,6 +113,16 @@ static inline words words_shift_right(words x, int n)
     return _mm512_srlv_epi16(x, words_set((uint16_t)n));
 }
 
+static inline words words_shift_signed(words x, int n)
+{
+    return _mm512_srav_epi16(x, words_set((uint16_t)n));
+}
+
+static inline words words_pairs(const uint32_t *p)
+{
+    return _mm512_set1_epi32((int)*p);
+}
+
 static inline words words_shift_lanes(words x, words n)
 {
     return _mm512_srlv_epi16(x, n);
@@ -116,21 +133,6 @@ static inline wmask words_less(words a, words b)
     return _mm512_cmplt_epu16_mask(a, b);
 }
 
-static inline wmask wmask_and(wmask a, wmask b)
-{
-    return a & b;
-}
-
-static inline wmask wmask_or(wmask a, wmask b)
-{
-    return a | b;
-}
-
-static inline int wmask_any(wmask m)
-{
-    return m != 0;
-}
-
 static inline uint16_t words_largest(words x)
 {
     __m256i half = _mm256_max_epu16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
@@ -138,6 +140,66 @@ static inline uint16_t words_largest(words x)
         _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
     __m128i flipped = _mm_xor_si128(largest, _mm_set1_epi16(-1));
     return (uint16_t)~_mm_extract_epi16(_mm_minpos_epu16(flipped), 0);
+}
+
+/* The maxima of a and b in alternate halves of each 128 bits. */
+static inline words words_fold_64(words a, words b)
+{
+    return _mm512_max_epu16(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+}
+
+static inline void words_largest_4(const words *w, uint32_t out[4])
+{
+    const __m512 low = _mm512_castsi512_ps(words_fold_64(w[0], w[1]));
+    const __m512 high = _mm512_castsi512_ps(words_fold_64(w[2], w[3]));
+    const words pairs = words_max(_mm512_castps_si512(_mm512_shuffle_ps(low, high, 0x88)),
+                                  _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xDD)));
+    __m256i half =
+        _mm256_max_epu16(_mm512_castsi512_si256(pairs), _mm512_extracti64x4_epi64(pairs, 1));
+    __m128i both = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    both = _mm_max_epu16(_mm_srli_epi32(both, 16), _mm_and_si128(both, _mm_set1_epi32(0xFFFF)));
+    _mm_storeu_si128((__m128i *)(void *)out, both);
+}
+
+/* Of each 128 bits of a and b; codes_put puts them in order. */
+typedef __m512i codes;
+
+static inline codes codes_set(uint8_t x)
+{
+    return _mm512_set1_epi8((char)x);
+}
+
+static inline codes codes_join(words a, words b)
+{
+    return _mm512_packus_epi16(a, b);
+}
+
+static inline codes codes_min(codes a, codes b)
+{
+    return _mm512_min_epu8(a, b);
+}
+
+static inline int codes_any_below(codes x, uint8_t n)
+{
+    return _mm512_cmplt_epu8_mask(x, codes_set(n)) != 0;
+}
+
+static inline void codes_put(uint8_t *out, codes x, words a, words b, int stream)
+{
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const codes high = _mm512_packus_epi16(words_shift_right(a, 8), words_shift_right(b, 8));
+    const __m512i ordered =
+        _mm512_permutexvar_epi64(order, _mm512_ternarylogic_epi32(x, high, codes_set(0x80), 0xF8));
+    if (stream) {
+        _mm512_stream_si512((void *)out, ordered);
+    } else {
+        _mm512_storeu_si512(out, ordered);
+    }
+}
+
+static inline void codes_drain(void)
+{
+    _mm_sfence();
 }
 
 static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])

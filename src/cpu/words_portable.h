@@ -12,10 +12,19 @@
  *   words_subtract           saturates at 0
  *   words_shift_left, _right      by a constant below 16
  *   words_shift_lanes        each lane right by its own amount, below 16
+ *   words_shift_signed       right by a constant, sign bits coming in
+ *   words_pairs(p)           lanes 2i and 2i+1 hold the halves of *p
  *   words_less(a, b)         words below 0x8000
  *   words_select(m, x, y)    x where m, else y
  *   words_largest            of all lanes
  *   words_pack(out, w)       the low bytes of CHUNK_WORDS vectors, all below 256: 32 bytes
+ *   words_largest_4(w, out)  of each of the 4 chunks in w[4 * CHUNK_WORDS], all below 0x8000
+ *   codes                    2 * WORDS_LANES bytes, in an order of their own
+ *   codes_join(a, b)         of signed words, saturated to [0, 255]
+ *   codes_any_below(x, n)    1 when one is; n > 0
+ *   codes_put(out, x, a, b, stream)   x with the signs of the words a, b it came from, in order;
+ *                            stream: past the caches, out aligned to 2 * WORDS_LANES
+ *   codes_drain()            orders streamed stores before all later ones
  *   bytes_transpose(...)     32 x 32 bytes, rows `from_stride` and `to_stride` apart
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -132,26 +141,23 @@ static inline words words_shift_lanes(words x, words n)
     return x >> n;
 }
 
+static inline words words_shift_signed(words x, int n)
+{
+    typedef int16_t signed_words __attribute__((vector_size(16)));
+    return (words)((signed_words)x >> (int16_t)n);
+}
+
+static inline words words_pairs(const uint32_t *p)
+{
+    words x;
+    const uint32_t pairs[4] = {*p, *p, *p, *p};
+    memcpy(&x, pairs, sizeof x);
+    return x;
+}
+
 static inline wmask words_less(words a, words b)
 {
     return a < b;
-}
-
-static inline wmask wmask_and(wmask a, wmask b)
-{
-    return a & b;
-}
-
-static inline wmask wmask_or(wmask a, wmask b)
-{
-    return a | b;
-}
-
-static inline int wmask_any(wmask m)
-{
-    uint64_t half[2];
-    memcpy(half, &m, sizeof half);
-    return (half[0] | half[1]) != 0;
 }
 
 static inline uint16_t words_largest(words x)
@@ -170,6 +176,71 @@ static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])
             out[i * WORDS_LANES + j] = (uint8_t)w[i][j];
         }
     }
+}
+
+static inline void words_largest_4(const words *w, uint32_t out[4])
+{
+    for (int c = 0; c < 4; c++) {
+        words largest = w[c * CHUNK_WORDS];
+        for (int i = 1; i < CHUNK_WORDS; i++) {
+            largest = words_max(largest, w[c * CHUNK_WORDS + i]);
+        }
+        out[c] = words_largest(largest);
+    }
+}
+
+typedef uint8_t codes __attribute__((vector_size(16)));
+typedef uint8_t half_codes __attribute__((vector_size(8)));
+
+static inline codes codes_set(uint8_t x)
+{
+    return (codes){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+}
+
+static inline half_codes half_codes_from(words x)
+{
+    x &= ~((words)((x >> 15) != 0));
+    return __builtin_convertvector(words_min(x, words_set(255)), half_codes);
+}
+
+static inline codes codes_both(half_codes a, half_codes b)
+{
+    codes both;
+    memcpy(&both, &a, sizeof a);
+    memcpy((char *)&both + sizeof a, &b, sizeof b);
+    return both;
+}
+
+static inline codes codes_join(words a, words b)
+{
+    return codes_both(half_codes_from(a), half_codes_from(b));
+}
+
+static inline codes codes_min(codes a, codes b)
+{
+    codes less = (codes)(a < b);
+    return (a & less) | (b & ~less);
+}
+
+static inline int codes_any_below(codes x, uint8_t n)
+{
+    uint64_t half[2];
+    codes below = (codes)(x < codes_set(n));
+    memcpy(half, &below, sizeof half);
+    return (half[0] | half[1]) != 0;
+}
+
+static inline void codes_put(uint8_t *out, codes x, words a, words b, int stream)
+{
+    (void)stream;
+    codes signs = codes_both(__builtin_convertvector(a >> 8 & 0x80, half_codes),
+                             __builtin_convertvector(b >> 8 & 0x80, half_codes));
+    x |= signs;
+    memcpy(out, &x, sizeof x);
+}
+
+static inline void codes_drain(void)
+{
 }
 
 static inline void bytes_transpose(const uint8_t *from, int64_t from_stride, uint8_t *to,
