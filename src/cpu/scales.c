@@ -2,8 +2,8 @@
  *
  * Scatter (same axis) and transform (the other axis of square blocks) are one job: for each byte of
  * the target, the source byte of the same element. A unit of tiled scales, 128 tokens by 128 dims,
- * is put together whole, padding and all, from the 4 x 4 blocks it describes; other targets are
- * written block by block.
+ * is put together whole, padding and all, from the 4 x 4 blocks it describes, in registers where
+ * all of them are there (scale_units.h); other targets are written block by block.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,11 +11,18 @@
 #include "cpu/operations.h"
 #include "cpu/parallel_blocks.h"
 #include "cpu/scale_place.h"
+#include "cpu/scale_units.h"
 #include "mx/e8m0.h"
 
 #include <string.h>
 
-enum { UNIT_BYTES = 512, UNIT_BLOCKS = 4, UNIT_ROW = 16 };
+enum {
+    TILE_TOKENS = 128,
+    /* Blocks of a walk: what is found out once for them costs as much as a unit. */
+    WALK_BLOCKS = 32,
+    /* WHY: a target this large leaves the caches before it is read. */
+    STREAM_BYTES = 32 << 20
+};
 
 static int64_t at_most_block(int64_t n)
 {
@@ -27,121 +34,209 @@ static int64_t at_least_0(int64_t n)
     return n < 0 ? 0 : n;
 }
 
-/* ---- units of tiled targets ---------------------------------------------------------------- */
-
-/* The blocks of one unit: how many elements each has along both axes, and where the source has
- * their bytes. */
-typedef struct unit_blocks {
-    int64_t tokens[UNIT_BLOCKS];
-    int64_t dims[UNIT_BLOCKS];
-    mxa_scale_place from[UNIT_BLOCKS]; /* of each block of tokens */
-    int64_t chunk;                     /* the first of dims */
-} unit_blocks;
-
-/* 1 where a block has one byte in the source, whichever of its elements is asked for. */
-static int is_uniform(const mxa_scales_call *call)
+static int64_t smaller(int64_t a, int64_t b)
 {
-    return call->from_axis != call->to_axis || call->from.layout == MXATTN_COMPACT;
+    return a < b ? a : b;
 }
 
-/* Source byte of element i (a token for HDIM, a dim for SEQ) of a block. */
-static uint8_t source_byte(const unit_blocks *u, int64_t token_block, int64_t chunk, int64_t i)
+typedef struct scales_job {
+    const mxa_scales_call *call;
+    int uniform; /* 1: a block has one byte in the source, whichever of its elements is asked for */
+    int stream;
+} scales_job;
+
+/* Where the bytes of some tokens lie, from the first block's, head 0's, dim 0's on: bytes between
+ * heads, tiles of 128 tokens, blocks of a tile, columns of 128 dims, chunks of a column, and
+ * elements of a block (tokens for HDIM, dims for SEQ; 0 for COMPACT). */
+typedef struct walk {
+    uint8_t *data;
+    int64_t head, tile, block, column, chunk, within;
+} walk;
+
+/* block: of the sequence, a multiple of 4. */
+static walk walk_of(const mxattn_scales *scales, mxattn_axis axis, const mxa_block_at *at)
 {
-    if (u->tokens[token_block] == 0 || u->dims[chunk] == 0)
-        return 0;
-    return *mxa_scale_place_at(&u->from[token_block], u->chunk + chunk, i);
+    const mxa_scale_place place =
+        mxa_scale_place_of(scales, axis, &at->sequence, at->b, at->block, 0);
+    walk w = {.data = place.data,
+              .head = scales->stride_head,
+              .column = place.stride_4,
+              .chunk = place.stride_1,
+              .within = place.stride_within};
+    if (scales->layout == MXATTN_TILED) {
+        w.head *= MXA_UNIT_BYTES;
+        w.tile = MXA_UNIT_BYTES * (axis == MXATTN_HDIM ? scales->stride_row : scales->stride_k);
+        w.block = axis == MXATTN_HDIM ? MXA_UNIT_BLOCKS : 1;
+    } else {
+        const int per_token = axis == MXATTN_HDIM && scales->layout == MXATTN_LINEAR;
+        w.block = scales->stride_row * (per_token ? MXA_BLOCK : 1);
+        w.tile = MXA_UNIT_BLOCKS * w.block;
+    }
+    return w;
+}
+
+/* ---- units of tiled targets ---------------------------------------------------------------- */
+
+/* How many elements the blocks of one unit have along both axes. */
+typedef struct unit_size {
+    int64_t tokens[MXA_UNIT_BLOCKS], dims[MXA_UNIT_BLOCKS];
+} unit_size;
+
+static void blocks_of(int64_t count, int64_t of[MXA_UNIT_BLOCKS])
+{
+    for (int64_t i = 0; i < MXA_UNIT_BLOCKS; i++)
+        of[i] = at_most_block(at_least_0(count - i * MXA_BLOCK));
+}
+
+static int is_whole(const int64_t of[MXA_UNIT_BLOCKS])
+{
+    return of[MXA_UNIT_BLOCKS - 1] == MXA_BLOCK;
 }
 
 /* Rows r of a unit repeat while all of its four groups have them. */
-static void write_uniform(const unit_blocks *u, mxattn_axis axis, uint8_t *unit)
+static void write_uniform(const scales_job *job, const walk *from, const uint8_t *source,
+                          const unit_size *size, uint8_t *unit)
 {
-    uint8_t row[UNIT_ROW];
-    const int64_t *within = axis == MXATTN_HDIM ? u->tokens : u->dims;
-    for (int g = 0; g < UNIT_BLOCKS; g++)
-        for (int k = 0; k < UNIT_BLOCKS; k++)
-            row[g * UNIT_BLOCKS + k] =
-                axis == MXATTN_HDIM ? source_byte(u, g, k, 0) : source_byte(u, k, g, 0);
+    uint8_t row[MXA_UNIT_ROW] = {0};
+    const int hdim = job->call->to_axis == MXATTN_HDIM;
+    const int64_t *within = hdim ? size->tokens : size->dims;
+    for (int t = 0; t < MXA_UNIT_BLOCKS && size->tokens[t]; t++)
+        for (int c = 0; c < MXA_UNIT_BLOCKS && size->dims[c]; c++)
+            row[hdim ? t * MXA_UNIT_BLOCKS + c : c * MXA_UNIT_BLOCKS + t] =
+                source[t * from->block + c * from->chunk];
     int64_t shortest = MXA_BLOCK;
-    for (int g = 0; g < UNIT_BLOCKS; g++)
+    for (int g = 0; g < MXA_UNIT_BLOCKS; g++)
         shortest = within[g] > 0 && within[g] < shortest ? within[g] : shortest;
+    if (shortest == MXA_BLOCK) {
+        mxa_unit_repeat(unit, row, job->stream);
+        return;
+    }
     for (int64_t r = 0; r < MXA_BLOCK; r++) {
         if (r == shortest) /* from here on some group is over: that of the last block */
-            for (int g = 0; g < UNIT_BLOCKS; g++)
+            for (int g = 0; g < MXA_UNIT_BLOCKS; g++)
                 if (within[g] == shortest)
-                    memset(row + g * UNIT_BLOCKS, 0, UNIT_BLOCKS);
-        memcpy(unit + r * UNIT_ROW, row, UNIT_ROW);
+                    memset(row + g * MXA_UNIT_BLOCKS, 0, MXA_UNIT_BLOCKS);
+        memcpy(unit + r * MXA_UNIT_ROW, row, MXA_UNIT_ROW);
     }
 }
 
-/* HDIM scales of tokens: four bytes of a token lie side by side. */
-static void write_tokens(const unit_blocks *u, uint8_t *unit)
+/* Byte by byte, from the same axis. */
+static void write_elements(const scales_job *job, const walk *from, const uint8_t *source,
+                           const unit_size *size, uint8_t *unit)
 {
-    const int together = u->dims[UNIT_BLOCKS - 1] > 0 && u->from[0].stride_1 == 1 &&
-                         u->from[0].stride_4 == UNIT_BLOCKS;
-    for (int g = 0; g < UNIT_BLOCKS; g++) {
-        uint8_t *to = unit + g * UNIT_BLOCKS;
-        for (int64_t r = 0; r < u->tokens[g]; r++) {
-            if (together) {
-                memcpy(to + r * UNIT_ROW, mxa_scale_place_at(&u->from[g], u->chunk, r),
-                       UNIT_BLOCKS);
-                continue;
-            }
-            for (int k = 0; k < UNIT_BLOCKS; k++)
-                to[r * UNIT_ROW + k] = source_byte(u, g, k, r);
+    const int hdim = job->call->to_axis == MXATTN_HDIM;
+    memset(unit, 0, MXA_UNIT_BYTES);
+    for (int t = 0; t < MXA_UNIT_BLOCKS && size->tokens[t]; t++)
+        for (int c = 0; c < MXA_UNIT_BLOCKS && size->dims[c]; c++) {
+            const uint8_t *byte = source + t * from->block + c * from->chunk;
+            uint8_t *to = unit + (hdim ? t * MXA_UNIT_BLOCKS + c : c * MXA_UNIT_BLOCKS + t);
+            for (int64_t i = 0; i < (hdim ? size->tokens[t] : size->dims[c]); i++)
+                to[i * MXA_UNIT_ROW] = byte[i * from->within];
         }
-        for (int64_t r = u->tokens[g]; r < MXA_BLOCK; r++)
-            memset(to + r * UNIT_ROW, 0, UNIT_BLOCKS);
+}
+
+static void write_unit(const scales_job *job, const walk *from, const uint8_t *source,
+                       const unit_size *size, uint8_t *unit)
+{
+    if (job->uniform) {
+        write_uniform(job, from, source, size, unit);
+    } else if (job->call->to_axis == MXATTN_SEQ && from->within == 1 && from->chunk == MXA_BLOCK &&
+               is_whole(size->tokens) && is_whole(size->dims)) {
+        const uint8_t *const rows[] = {source, source + from->block, source + 2 * from->block,
+                                       source + 3 * from->block};
+        mxa_unit_of_dims(unit, rows, job->stream);
+    } else {
+        write_elements(job, from, source, size, unit);
     }
 }
 
-/* SEQ scales of dims. */
-static void write_dims(const unit_blocks *u, uint8_t *unit)
+/* The units of some heads, all dims, of tokens that begin at a multiple of 128 of a sequence. */
+static void write_units(const scales_job *job, const mxa_block_at *at, int64_t tokens, int64_t head,
+                        int64_t head_end)
 {
-    for (int g = 0; g < UNIT_BLOCKS; g++)
-        for (int64_t r = 0; r < MXA_BLOCK; r++)
-            for (int k = 0; k < UNIT_BLOCKS; k++)
-                unit[r * UNIT_ROW + g * UNIT_BLOCKS + k] =
-                    r < u->dims[g] ? source_byte(u, k, g, r) : (uint8_t)0;
+    const mxa_scales_call *call = job->call;
+    const walk from = walk_of(&call->from, call->from_axis, at);
+    const walk to = walk_of(&call->to, call->to_axis, at);
+    for (; head < head_end; head++)
+        for (int64_t tile = 0; tile * TILE_TOKENS < tokens; tile++) {
+            const uint8_t *source = from.data + head * from.head + tile * from.tile;
+            uint8_t *unit = to.data + head * to.head + tile * to.tile;
+            unit_size size;
+            blocks_of(tokens - tile * TILE_TOKENS, size.tokens);
+            for (int64_t d = 0; d < call->head_dim; d += TILE_TOKENS) {
+                blocks_of(call->head_dim - d, size.dims);
+                write_unit(job, &from, source, &size, unit);
+                source += from.column;
+                unit += to.column;
+            }
+        }
 }
 
-/* The units of 128 tokens of one head; at is the first of their blocks. */
-static void write_units(const mxa_scales_call *call, const mxa_block_at *at, int64_t head)
+/* Tokens from block `at` to the end of the walk that begins there; 0 where none does. */
+static int64_t tokens_of_walk(const mxa_block_at *at, int64_t blocks)
 {
-    const mxa_sequence *seq = &at->sequence;
-    unit_blocks u = {.chunk = 0};
-    for (int64_t i = 0; i < UNIT_BLOCKS; i++) {
-        const int64_t block = at->block + i;
-        u.tokens[i] = at_most_block(at_least_0(seq->length - block * MXA_BLOCK));
-        if (u.tokens[i])
-            u.from[i] = mxa_scale_place_of(&call->from, call->from_axis, seq, at->b, block, head);
-    }
-    const int64_t first =
-        mxa_scales_offset(&call->to, call->to_axis, seq, at->b, at->block * MXA_BLOCK, head, 0);
-    const int64_t step =
-        UNIT_BYTES * (call->to_axis == MXATTN_HDIM ? call->to.stride_k : call->to.stride_row);
-    uint8_t *unit = call->to.data + first;
-    for (; u.chunk * MXA_BLOCK < call->head_dim; u.chunk += UNIT_BLOCKS, unit += step) {
-        for (int64_t i = 0; i < UNIT_BLOCKS; i++)
-            u.dims[i] = at_most_block(at_least_0(call->head_dim - (u.chunk + i) * MXA_BLOCK));
-        if (is_uniform(call))
-            write_uniform(&u, call->to_axis, unit);
-        else if (call->to_axis == MXATTN_HDIM)
-            write_tokens(&u, unit);
-        else
-            write_dims(&u, unit);
-    }
+    return at->block % blocks
+               ? 0
+               : smaller(at->sequence.length - at->block * MXA_BLOCK, blocks * MXA_BLOCK);
 }
 
 static void tile_block(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
-    for (; at->block % UNIT_BLOCKS == 0 && head < head_end; head++)
-        write_units(arg, at, head);
+    const scales_job *job = arg;
+    const int64_t tokens = tokens_of_walk(at, WALK_BLOCKS);
+    if (tokens)
+        write_units(job, at, tokens, head, head_end);
+}
+
+/* Bytes that a token has for a unit where units of a token lie side by side, four, or two and no
+ * more; 0 where they do not. */
+static int group_width(const mxa_scales_call *call)
+{
+    const int64_t chunks = mxa_blocks(call->head_dim);
+    const int width = chunks % MXA_UNIT_BLOCKS == 0 ? 4 : chunks == 2 ? 2 : 0;
+    const int same = call->from_axis == MXATTN_HDIM && call->to_axis == MXATTN_HDIM &&
+                     call->from.layout == MXATTN_LINEAR;
+    return same && call->from.stride_k == 1 && call->from.stride_head == chunks ? width : 0;
+}
+
+/* The same for all heads, whose bytes share lines: four units at a time. */
+static void tile_tokens(void *arg, const mxa_block_at *at, int64_t unused, int64_t unused_too)
+{
+    enum { UNITS = 4, LINE = 64 };
+    const scales_job *job = arg;
+    const mxa_scales_call *call = job->call;
+    const int64_t tokens = tokens_of_walk(at, MXA_UNIT_BLOCKS);
+    (void)unused;
+    (void)unused_too;
+    if (tokens == 0)
+        return;
+    int64_t done = 0; /* heads */
+    if (tokens == TILE_TOKENS) {
+        const int width = group_width(call);
+        const int64_t columns = (call->head_dim + TILE_TOKENS - 1) / TILE_TOKENS;
+        const int64_t row = call->from.stride_row, units = call->heads * columns;
+        const walk from = walk_of(&call->from, MXATTN_HDIM, at);
+        const walk to = walk_of(&call->to, MXATTN_HDIM, at);
+        for (int64_t u = 0; u + UNITS <= units; u += UNITS) {
+            const uint8_t *source = from.data + u * width;
+            uint8_t *unit[UNITS];
+            for (int64_t i = 0; i < UNITS; i++)
+                unit[i] = to.data + (u + i) / columns * to.head + (u + i) % columns * to.column;
+            for (int64_t t = 0; u * width % LINE == 0 && t < TILE_TOKENS; t++)
+                __builtin_prefetch(
+                    (const void *)((uintptr_t)source + (uintptr_t)((TILE_TOKENS + t) * row)));
+            mxa_units_of_tokens(unit, source, row, width, job->stream);
+        }
+        done = units / UNITS * UNITS / columns;
+    }
+    write_units(job, at, tokens, done, call->heads);
 }
 
 /* Units beyond the tokens of a sequence, where the caller's cu_scale leaves room. */
 static void clear_block(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
-    const mxa_scales_call *call = arg;
+    const scales_job *job = arg;
+    const mxa_scales_call *call = job->call;
     for (; at->block == 0 && head < head_end; head++)
         mxa_scales_clear(&call->to, call->to_axis, &at->sequence, at->b, head, call->head_dim);
 }
@@ -157,12 +252,16 @@ static int64_t bytes_within(const mxattn_scales *scales, mxattn_axis axis, int64
     return axis == MXATTN_HDIM ? tokens : dims;
 }
 
-static void move_block(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
+/* All heads: the bytes of several share a line. */
+static void move_block(void *arg, const mxa_block_at *at, int64_t unused, int64_t unused_too)
 {
-    const mxa_scales_call *call = arg;
+    const scales_job *job = arg;
+    const mxa_scales_call *call = job->call;
     const int64_t tokens = at_most_block(at->sequence.length - at->block * MXA_BLOCK);
-    const int uniform = is_uniform(call);
-    for (; head < head_end; head++) {
+    const int uniform = job->uniform;
+    (void)unused;
+    (void)unused_too;
+    for (int64_t head = 0; head < call->heads; head++) {
         const mxa_scale_place from =
             mxa_scale_place_of(&call->from, call->from_axis, &at->sequence, at->b, at->block, head);
         const mxa_scale_place to =
@@ -182,18 +281,34 @@ static void move_block(void *arg, const mxa_block_at *at, int64_t head, int64_t 
     }
 }
 
+/* ---- the calls ----------------------------------------------------------------------------- */
+
+static scales_job job_of(const mxa_scales_call *call)
+{
+    const mxa_scale_extent extent = mxa_scales_extent(&call->batch, call->heads, call->head_dim);
+    scales_job job = {.call = call};
+    job.uniform = call->from_axis != call->to_axis || call->from.layout == MXATTN_COMPACT;
+    job.stream = call->to.layout == MXATTN_TILED && (uintptr_t)call->to.data % MXA_UNIT_ROW == 0 &&
+                 mxa_scales_size(call->to_axis, MXATTN_TILED, &extent) >= STREAM_BYTES;
+    return job;
+}
+
 static void move(const mxattn_context *context, const mxa_scales_call *call)
 {
-    mxa_scales_call copy = *call;
+    scales_job job = job_of(call);
+    const int64_t heads = call->heads, dims = call->head_dim;
     if (call->to.layout != MXATTN_TILED) {
-        mxa_parallel_blocks(context, &call->batch, call->heads, call->head_dim, move_block, &copy);
+        mxa_parallel_blocks(context, &call->batch, 1, heads * dims, move_block, &job);
         return;
     }
     if (call->to.cu_scale) {
-        mxa_scales_clear_empty(&call->to, call->to_axis, &call->batch, call->heads, call->head_dim);
-        mxa_parallel_blocks(context, &call->batch, call->heads, call->head_dim, clear_block, &copy);
+        mxa_scales_clear_empty(&call->to, call->to_axis, &call->batch, heads, dims);
+        mxa_parallel_blocks(context, &call->batch, heads, dims, clear_block, &job);
     }
-    mxa_parallel_blocks(context, &call->batch, call->heads, call->head_dim, tile_block, &copy);
+    if (group_width(call))
+        mxa_parallel_blocks(context, &call->batch, 1, heads * dims, tile_tokens, &job);
+    else
+        mxa_parallel_blocks(context, &call->batch, heads, dims, tile_block, &job);
 }
 
 mxattn_status mxa_cpu_scales_scatter(const mxattn_context *context, const mxa_scales_call *call)

@@ -1,0 +1,125 @@
+/* scale_units.c: units of tiled scales, put together in vector registers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/scale_units.h"
+
+#include <string.h>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+enum { BLOCK = 32, UNITS = 4, GROUPS = 4 };
+
+/* WHY: 16 bytes are in every x86-64's reach, and four tokens by four units, or four groups of a
+ * row, fill them; wider registers would only take more of the same. */
+typedef uint8_t bytes __attribute__((vector_size(16)));
+typedef uint16_t halves __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(16)));
+
+static inline bytes load(const uint8_t *from)
+{
+    bytes x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+static inline void store(uint8_t *to, words x, int stream)
+{
+#if defined(__SSE2__)
+    if (stream) {
+        _mm_stream_si128((__m128i *)(void *)to, (__m128i)x);
+        return;
+    }
+#endif
+    memcpy(to, &x, sizeof x);
+}
+
+void mxa_unit_repeat(uint8_t *to, const uint8_t row[MXA_UNIT_ROW], int stream)
+{
+    const words x = (words)load(row);
+    for (int r = 0; r < BLOCK; r++)
+        store(to + r * MXA_UNIT_ROW, x, stream);
+}
+
+/* x[i][j] and x[j][i] change places. */
+static inline void transpose(words x[4])
+{
+    const words a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
+    const words b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
+    const words c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
+    const words d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
+    x[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    x[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    x[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    x[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
+
+/* The groups of four units. */
+static inline words load_groups(const uint8_t *from, int width)
+{
+    if (width == GROUPS)
+        return (words)load(from);
+    bytes x = {0};
+    memcpy(&x, from, 2 * UNITS);
+    return (words)__builtin_shufflevector((halves)x, (halves){0}, 0, 8, 1, 8, 2, 8, 3, 8);
+}
+
+static inline void units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
+                                   int width, int stream)
+{
+    for (int r = 0; r < BLOCK; r++) {
+        words x[GROUPS];
+        for (int g = 0; g < GROUPS; g++)
+            x[g] = load_groups(from + (g * BLOCK + r) * token_bytes, width);
+        transpose(x);
+        for (int u = 0; u < UNITS; u++)
+            store(to[u] + r * MXA_UNIT_ROW, x[u], stream);
+    }
+}
+
+void mxa_units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
+                         int stream)
+{
+    uint8_t *const copy[4] = {to[0], to[1], to[2], to[3]}; /* which stores do not alias */
+    if (width == GROUPS)
+        units_of_tokens(copy, from, token_bytes, GROUPS, stream);
+    else
+        units_of_tokens(copy, from, token_bytes, 2, stream);
+}
+
+/* Four dims of one group from each of four bytes that are a block apart: x[i] has the groups of
+ * dims 4i to 4i + 3. */
+static inline void interleave(const uint8_t *const from[4], int64_t d, words x[4])
+{
+    const bytes a = load(from[0] + d), b = load(from[1] + d);
+    const bytes c = load(from[2] + d), e = load(from[3] + d);
+#define LOW(x, y)                                                                                  \
+    __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH(x, y)                                                                                 \
+    __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+    const halves ab_low = (halves)LOW(a, b), ab_high = (halves)HIGH(a, b);
+    const halves ce_low = (halves)LOW(c, e), ce_high = (halves)HIGH(c, e);
+#undef LOW
+#undef HIGH
+    x[0] = (words)__builtin_shufflevector(ab_low, ce_low, 0, 8, 1, 9, 2, 10, 3, 11);
+    x[1] = (words)__builtin_shufflevector(ab_low, ce_low, 4, 12, 5, 13, 6, 14, 7, 15);
+    x[2] = (words)__builtin_shufflevector(ab_high, ce_high, 0, 8, 1, 9, 2, 10, 3, 11);
+    x[3] = (words)__builtin_shufflevector(ab_high, ce_high, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
+void mxa_unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream)
+{
+    for (int r = 0; r < BLOCK; r += 16) {
+        words x[GROUPS][4];
+        for (int g = 0; g < GROUPS; g++)
+            interleave(from, g * BLOCK + r, x[g]);
+        for (int i = 0; i < 4; i++) {
+            words rows[4] = {x[0][i], x[1][i], x[2][i], x[3][i]};
+            transpose(rows);
+            for (int j = 0; j < 4; j++)
+                store(to + (r + 4 * i + j) * MXA_UNIT_ROW, rows[j], stream);
+        }
+    }
+}

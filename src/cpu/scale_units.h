@@ -1,0 +1,28 @@
+/* scale_units.h: units of tiled scales, 512 bytes each, put together in vector registers.
+ *
+ * Row r of a unit is 16 bytes: four groups of four, which docs/format.md draws. With `stream` set,
+ * stores pass by the caches: for arrays that no cache would hold, whose lines would otherwise be
+ * read before they are written. `to` is then a multiple of 16. Such stores are ordered by the
+ * locked instruction with which a worker asks for its next task (parallel.c).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_SCALE_UNITS_H
+#define MXA_CPU_SCALE_UNITS_H
+
+#include <stdint.h>
+
+enum { MXA_UNIT_BYTES = 512, MXA_UNIT_BLOCKS = 4, MXA_UNIT_ROW = 16 };
+
+/* All 32 rows alike. */
+void mxa_unit_repeat(uint8_t *to, const uint8_t row[MXA_UNIT_ROW], int stream);
+
+/* Four units at once, of 128 tokens: token t has the `width` bytes (4 or 2; the rest of a group is
+ * 0) for unit u at from + t*token_bytes + u*width. */
+void mxa_units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
+                         int stream);
+
+/* One unit of 128 dims: block k of 32 tokens has one byte for each, in order, at from[k]. */
+void mxa_unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream);
+
+#endif
