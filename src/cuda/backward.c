@@ -31,7 +31,7 @@ typedef struct layout {
     int64_t factors, dv_factor, dq_log2, mean, mean_used;
     int64_t q_t, dout_t, k_t, q_records, k_records;
     int64_t column_sums, dq, order;
-    int64_t tiles, tile_count;
+    int64_t tiles, tile_count, ranks, taken;
     int64_t bytes;
     int64_t q_tiles, k_tiles; /* of a head */
 } layout;
@@ -84,6 +84,8 @@ static layout lay_out(const mxattn_attention_problem *p)
     l.order = take(&at, p->deterministic ? heads * l.q_tiles * 4 : 0);
     l.tiles = take(&at, kv_heads * l.k_tiles * (int64_t)sizeof(mxa_gpu_tile));
     l.tile_count = take(&at, 4);
+    l.ranks = take(&at, p->batch * 8);
+    l.taken = take(&at, 4);
     l.bytes = at;
     return l;
 }
@@ -288,6 +290,7 @@ static void fill_places(run *r)
     params->q_records = r->base + (uint64_t)l->q_records;
     params->backward_k_records = r->base + (uint64_t)l->k_records;
     params->dq = r->base + (uint64_t)l->dq;
+    params->taken = r->base + (uint64_t)l->taken;
     params->q_rows = f->at.q_rows;
     params->k_rows = f->at.k_rows;
     params->q_tiles = (int32_t)l->q_tiles;
@@ -410,6 +413,7 @@ static mxattn_status schedule(const run *r)
     params.status = r->forward.batch.status;
     params.tiles = r->base + (uint64_t)r->l.tiles;
     params.tile_count = r->base + (uint64_t)r->l.tile_count;
+    params.ranks = r->base + (uint64_t)r->l.ranks;
     return mxa_cuda_launch(r->device, MXA_KERNEL_SCHEDULE_KEYS, 1, 1, 1024, r->call->stream,
                            &params);
 }
@@ -479,6 +483,8 @@ static mxattn_status attend(const run *r)
     params.column_sums = r->base + (uint64_t)r->l.column_sums;
     params.dq = from->dq;
     params.order = from->order;
+    params.taken = from->taken;
+    params.together = p->window[1] >= 0 || p->deterministic ? MXA_KEYS_TOGETHER : 1;
     params.dk = mxa_address(call->dk.data);
     params.dk_batch = call->dk.stride[0];
     params.dk_token = call->dk.stride[1];
@@ -536,8 +542,10 @@ static mxattn_status clear_rows(const run *r, const mxattn_tensor *t, int64_t to
     params.seqlen = r->plan->problem.format == MXATTN_JAGGED
                         ? 0
                         : (int32_t)(is_k_side ? call->batch_k.seqlen : call->batch_q.seqlen);
-    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS, (unsigned)tokens, 1, 128, call->stream,
-                           &params);
+    params.tokens = (int32_t)tokens;
+    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS,
+                           ((unsigned)tokens + MXA_CLEAR_TOKENS - 1) / MXA_CLEAR_TOKENS, 1, 128,
+                           call->stream, &params);
 }
 
 static mxattn_status queue(const run *r)

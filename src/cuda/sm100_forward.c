@@ -596,8 +596,10 @@ static mxattn_status clear_rows(const run *r)
     params.heads = (int32_t)p->heads;
     params.head_dim = (int32_t)p->head_dim_v;
     params.seqlen = p->format == MXATTN_JAGGED ? 0 : (int32_t)call->batch_q.seqlen;
-    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS, (unsigned)call->total_q, 1, 128,
-                           call->stream, &params);
+    params.tokens = (int32_t)call->total_q;
+    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS,
+                           ((unsigned)call->total_q + MXA_CLEAR_TOKENS - 1) / MXA_CLEAR_TOKENS, 1,
+                           128, call->stream, &params);
 }
 
 mxattn_status mxa_sm100_prepare(const mxattn_plan *plan, const mxa_attention_call *call,

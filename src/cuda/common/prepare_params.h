@@ -56,6 +56,10 @@ typedef struct mxa_record_params {
     float scale_log2e, bound;
 } mxa_record_params;
 
+/* (sequence, kv head) pairs whose tiles of keys are worked on together, where their order matters:
+ * of eight CTAs on one pair seven find its queries in L2, on a device of 132. */
+enum { MXA_KEYS_TOGETHER = 16 };
+
 /* Builds the tables of a batch that is not plainly dense, and checks it. */
 typedef struct mxa_schedule_params {
     mxa_global cu_seqlens_q, cu_seqlens_k; /* int32 [batch+1], or 0 when dense */
@@ -66,8 +70,9 @@ typedef struct mxa_schedule_params {
     int32_t max_seqlen_q, max_seqlen_k;
     int32_t tile_q;
     int32_t causal, top_left; /* for the order of the tiles only */
-    int32_t ordered;          /* of keys: a sequence's tiles in their order, not longest first */
+    int32_t ordered;          /* of keys: additions to dQ come in order */
     mxa_global sequences, tiles, tile_count;
+    mxa_global ranks;         /* of keys: scratch, 8 bytes a sequence */
     mxa_global status;        /* uint32, written: a device status word (status.h) */
     mxa_global caller_status; /* the caller's device_status, or 0 */
 } mxa_schedule_params;

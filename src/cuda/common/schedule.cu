@@ -159,51 +159,116 @@ MXA_KERNEL_SMALL(mxa_schedule, 1024, mxa_schedule_params, parameters)
     }
 }
 
-/* Queries that see the tile of keys from `first` on, in blocks. */
-MXA_DEVICE int key_tile_cost(const mxa_schedule_params *params, int first, int q_used, int k_used)
+/* Tiles of keys of a sequence and head. */
+MXA_DEVICE int key_tiles(const mxa_schedule_params *params, int sequence)
 {
-    int queries = q_used;
-    if (params->causal) {
-        int hidden = first - (params->top_left ? 0 : k_used - q_used);
-        queries -= hidden < 0 ? 0 : hidden > q_used ? q_used : hidden;
-    }
-    int blocks = ceil_div(queries, 128);
-    return params->ordered ? 0 : blocks < BUCKETS ? blocks : BUCKETS - 1;
+    const int used =
+        dev_load_global_i32(params->sequences + 64 * (uint64_t)sequence + 24); /* k_used */
+    return used > 0 ? ceil_div(used, params->tile_q) : 0;
 }
 
-/* The same as walk_tiles, of tiles of keys and kv heads. WHY a thread keeps whole sequences: with
- * `ordered` there is one bucket, and the tiles of a sequence and head come in their order. */
-MXA_DEVICE void walk_key_tiles(const mxa_schedule_params *params, mxa_shared shared, int write)
+MXA_DEVICE int ranked(const mxa_schedule_params *params, int rank)
 {
-    for (int b = dev_thread(); b < params->batch; b += THREADS) {
-        mxa_global record = params->sequences + 64 * (uint64_t)b;
-        int q_used = dev_load_global_i32(record + 8), k_used = dev_load_global_i32(record + 24);
-        for (int first = 0; first < k_used; first += params->tile_q) {
-            int bucket = BUCKETS - 1 - key_tile_cost(params, first, q_used, k_used);
-            uint32_t at = dev_fetch_add_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)bucket,
-                                                   (uint32_t)params->heads);
-            for (int h = 0; write && h < params->heads; h++) {
-                mxa_u32x4 tile = {(uint32_t)b, (uint32_t)h, (uint32_t)first, 0};
-                dev_store_global_u32x4(params->tiles + 16 * (uint64_t)(at + (uint32_t)h), tile);
+    return dev_load_global_i32(params->ranks + 8 * (uint64_t)rank);
+}
+
+/* Ranks sequences, most queries first: what a tile of keys costs. Writes the sequence of each rank;
+ * returns nothing before all have. */
+MXA_DEVICE void rank_sequences(const mxa_schedule_params *params, mxa_shared shared)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        for (int b = dev_thread(); b < params->batch; b += THREADS) {
+            const int q_used = dev_load_global_i32(params->sequences + 64 * (uint64_t)b + 8);
+            const int blocks = q_used > 0 ? ceil_div(q_used, 128) : 0;
+            const int bucket = BUCKETS - 1 - (blocks < BUCKETS ? blocks : BUCKETS - 1);
+            const uint32_t at =
+                dev_fetch_add_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)bucket, 1);
+            if (pass) {
+                dev_store_global_u32(params->ranks + 8 * (uint64_t)at, (uint32_t)b);
             }
         }
+        if (pass == 0) {
+            (void)place_buckets(shared);
+        }
     }
+    cta_sync();
+}
+
+/* Where each rank's tiles begin if ranks follow one another; returns how many tiles there are. */
+MXA_DEVICE int place_ranks(const mxa_schedule_params *params, mxa_shared shared)
+{
+    int before = 0;
+    for (int base = 0; base < params->batch; base += THREADS) {
+        const int rank = base + dev_thread();
+        int tiles = 0, total;
+        if (rank < params->batch) {
+            tiles = key_tiles(params, ranked(params, rank)) * params->heads;
+        }
+        const int at = before + cta_scan(shared + AT_SCAN, tiles, &total);
+        if (rank < params->batch) {
+            dev_store_global_u32(params->ranks + 8 * (uint64_t)rank + 4, (uint32_t)at);
+        }
+        before += total;
+    }
+    cta_sync();
+    return before;
+}
+
+MXA_DEVICE void write_key_tile(const mxa_schedule_params *params, int at, int sequence, int head,
+                               int t)
+{
+    const mxa_u32x4 tile = {(uint32_t)sequence, (uint32_t)head, (uint32_t)(t * params->tile_q), 0};
+    dev_store_global_u32x4(params->tiles + 16 * (uint64_t)at, tile);
+}
+
+/* The place of head 0's tile t of rank `rank` where `width` ranks go together: behind all first
+ * tiles of theirs, all second ones.., and the same tile of ranks before it. */
+MXA_DEVICE int key_tile_place(const mxa_schedule_params *params, int rank, int width, int t)
+{
+    const int first = rank - rank % width;
+    const int end = first + width < params->batch ? first + width : params->batch;
+    int at = dev_load_global_i32(params->ranks + 8 * (uint64_t)first + 4);
+    MXA_NO_UNROLL
+    for (int r = first; r < end; r++) {
+        const int tiles = key_tiles(params, ranked(params, r));
+        at += params->heads * ((tiles < t ? tiles : t) + (r < rank && tiles > t));
+    }
+    return at;
 }
 
 /* The list of key tiles of a batch whose records and status are there; heads: kv heads; tile_q:
- * keys of a tile. */
+ * keys of a tile. Without a diagonal all tiles of a (sequence, head) pair in a row: neighbours
+ * share queries and dQ in L2. Else MXA_KEYS_TOGETHER pairs' first tiles, which most queries see,
+ * then their second ones..: that is also the order that additions in order want. */
 MXA_KERNEL_SMALL(mxa_schedule_keys, 1024, mxa_schedule_params, parameters)
 {
     const mxa_schedule_params *params = &parameters;
     const mxa_shared shared = dev_shared();
+    const int heads = params->heads, lane = dev_thread() & 31;
+    const int apart = !params->causal && !params->ordered;
+    const int many = apart ? 1 : heads < MXA_KEYS_TOGETHER ? heads : MXA_KEYS_TOGETHER;
+    const int width = apart ? 1 : ceil_div(MXA_KEYS_TOGETHER, heads);
     dev_store_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread(), 0);
     cta_sync();
     if (dev_load_global_u32(params->status)) {
         return;
     }
-    walk_key_tiles(params, shared, 0);
-    int total = place_buckets(shared);
-    walk_key_tiles(params, shared, 1);
+    rank_sequences(params, shared);
+    const int total = place_ranks(params, shared);
+    for (int rank = dev_thread() >> 5; rank < params->batch; rank += THREADS / 32) {
+        const int sequence = ranked(params, rank), tiles = key_tiles(params, sequence);
+        for (int t = lane; t < tiles; t += 32) {
+            const int at = key_tile_place(params, rank, width, many == heads ? t : 0);
+            MXA_NO_UNROLL
+            for (int h = 0; h < heads; h++) {
+                const int first = h - h % many;
+                const int count = heads - first < many ? heads - first : many;
+                const int place =
+                    many == heads ? at + h : at + first * tiles + t * count + (h - first);
+                write_key_tile(params, place, sequence, h, t);
+            }
+        }
+    }
     if (dev_thread() == 0) {
         dev_store_global_u32(params->tile_count, (uint32_t)total);
     }

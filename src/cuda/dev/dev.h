@@ -93,7 +93,7 @@ MXA_DEVICE void hold_u32(uint32_t *x)
 /* Start of dynamic shared memory. */
 MXA_DEVICE mxa_shared dev_shared(void)
 {
-    extern __shared__ unsigned char mxa_dynamic_shared[];
+    extern __shared__ __align__(1024) unsigned char mxa_dynamic_shared[];
     return (mxa_shared)__cvta_generic_to_shared(mxa_dynamic_shared);
 }
 

@@ -32,15 +32,17 @@
  *   dS       2 x [64 queries][128 keys], bytes
  *   dQ       8 warps x 8 KB (FP16: 4): staging of dQ, then of dK and dV
  *   records  STAGES x MXA_BACKWARD_RECORD
- *   steps    RING x BACKWARD_STEP_BYTES; tiles 2 x BACKWARD_TILE_BYTES
+ *   steps    RING x BACKWARD_STEP_BYTES; tiles TILES x BACKWARD_TILE_BYTES
  *   barriers
  *
  * Barriers       count      arrives                           waits            first parity
  *   full[S]      1 + bytes  producer, TMA (a step's operands) consumers        0
  *   empty[S]     8          a lane of each consumer warp      producer         1
- *   kv_full      1 + bytes  producer, TMA (K, V, K^T)         consumers        0
+ *   kv_full      1 + bytes  producer, TMA (K, V, factors)     consumers, writer 0
  *   kv_empty     9          a lane of each consumer warp; the producer         1
  *                           writer, once it knows the tile
+ *   kt_full      1 + bytes  producer, TMA (K^T)               consumers        0
+ *   kt_empty     8          a lane of each consumer warp      producer         1
  *   ds_full[2]   8          a lane of each consumer warp      the one at dQ    0
  *   ds_empty[2]  4          a lane of each warp at dQ         consumers        1
  *   dq_full[2]   4          a lane of each warp at dQ         writer           0
@@ -57,15 +59,19 @@
 #define BACKWARD_PASTE(a, b)  BACKWARD_PASTE2(a, b)
 #define BACKWARD(name)        BACKWARD_PASTE(BACKWARD_NAME, name)
 
-#define TILE_Q        MXA_BACKWARD_TILE_Q
-#define TILE_K        MXA_BACKWARD_TILE_K
-#define KV_BYTES      (TILE_K * BACKWARD_D)
-#define Q_BYTES       (TILE_Q * BACKWARD_D)
-#define STAGE_BYTES   (4 * Q_BYTES)
-#define STAGES        3
-#define RING          8 /* a power of two; the writer may be STAGES + 2 steps behind the producer */
+#define TILE_Q      MXA_BACKWARD_TILE_Q
+#define TILE_K      MXA_BACKWARD_TILE_K
+#define KV_BYTES    (TILE_K * BACKWARD_D)
+#define Q_BYTES     (TILE_Q * BACKWARD_D)
+#define STAGE_BYTES (4 * Q_BYTES)
+#define STAGES      3
+#define RING        8 /* a power of two; the writer may be STAGES + 2 steps behind the producer */
+#define TILES                                                                                      \
+    4 /* a power of two; the producer finds the next tile while this one's last                    \
+       * steps and the one before's end are worked on */
 #define DS_BYTES      (TILE_Q * TILE_K)
-#define STAGING_BYTES (64 * BACKWARD_D) /* a warp's 16 rows of dQ in FP32 */
+#define KEYS_BYTES    (TILE_K / MXA_BACKWARD_GROUP * 16) /* a tile's mxa_backward_key_record */
+#define STAGING_BYTES (64 * BACKWARD_D)                  /* a warp's 16 rows of dQ in FP32 */
 #define ACCUMULATORS  (BACKWARD_D / 2)
 #define BACKWARD_LANE (dev_thread_again() & 31) /* WHY again: no register is free for it */
 
@@ -78,13 +84,14 @@
 #define AT_RECORDS   (AT_STAGING + 8 * STAGING_BYTES)
 #define AT_STEPS     (AT_RECORDS + STAGES * MXA_BACKWARD_RECORD)
 #define AT_TILES     (AT_STEPS + RING * BACKWARD_STEP_BYTES)
-#define AT_BARRIERS  (AT_TILES + 2 * BACKWARD_TILE_BYTES)
-#define SHARED_BYTES (AT_BARRIERS + 8 * (2 * STAGES + 10) + 1008) /* base: a multiple of 16 */
+#define AT_BARRIERS  (AT_TILES + TILES * BACKWARD_TILE_BYTES)
+#define AT_END       (AT_BARRIERS + 8 * (2 * STAGES + 12))
+#define SHARED_BYTES (AT_END + (BACKWARD_D == 128 ? 0 : 1008)) /* WHY 0: dev.h aligns to 1024 */
 
 #define STAGE_AT(s)   (shared + AT_STAGES + (uint32_t)(s)*STAGE_BYTES)
 #define RECORD_AT(s)  (shared + AT_RECORDS + (uint32_t)(s)*MXA_BACKWARD_RECORD)
 #define STEP_AT(i)    (shared + AT_STEPS + (uint32_t)((i) & (RING - 1)) * BACKWARD_STEP_BYTES)
-#define TILE_AT(i)    (shared + AT_TILES + (uint32_t)((i)&1) * BACKWARD_TILE_BYTES)
+#define TILE_AT(i)    (shared + AT_TILES + (uint32_t)((i) & (TILES - 1)) * BACKWARD_TILE_BYTES)
 #define FULL(s)       (shared + AT_BARRIERS + 8 * (uint32_t)(s))
 #define EMPTY(s)      (shared + AT_BARRIERS + 8 * (uint32_t)(STAGES + (s)))
 #define KV_FULL       (shared + AT_BARRIERS + 8 * (2 * STAGES))
@@ -93,6 +100,8 @@
 #define DS_EMPTY(i)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + ((i)&1)))
 #define DQ_FULL(w)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 6 + (w)))
 #define DQ_EMPTY(w)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 8 + (w)))
+#define KT_FULL       (shared + AT_BARRIERS + 8 * (2 * STAGES + 10))
+#define KT_EMPTY      (shared + AT_BARRIERS + 8 * (2 * STAGES + 11))
 #define STAGING_AT(w) (shared + AT_STAGING + (uint32_t)(w) * (4 * STAGING_BYTES))
 
 MXA_STATIC_ASSERT(BACKWARD_D == 64 || BACKWARD_D == 128, "head_dim of this body");
@@ -387,10 +396,19 @@ MXA_DEVICE void BACKWARD(keep_columns)(const mxa_backward_params *params, BACKWA
     }
 }
 
+/* One lane of the warp arrives. */
+MXA_DEVICE void BACKWARD(tell)(mxa_shared barrier)
+{
+    warp_sync();
+    if (BACKWARD_LANE == 0) {
+        mbarrier_arrive(barrier);
+    }
+}
+
 /* All steps of one tile: dK and dV of this warpgroup's 64 keys in accumulators. */
 MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared shared,
-                                BACKWARD(own) * own, int steps, BACKWARD(place) * place, float *dk,
-                                float *dv)
+                                BACKWARD(own) * own, int steps, int count, BACKWARD(place) * place,
+                                float *dk, float *dv)
 {
     const int warpgroup = own->warp >> 2, half = own->warp >> 1 & 1;
     float factor = 0.0f;
@@ -409,6 +427,9 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         wgmma_wait(0);
         wgmma_hold_f32(dp, 32);
         BACKWARD(dscores)(own, record, s, dp, units, ds);
+        if (j == steps - 1) {
+            BACKWARD(tell)(KV_EMPTY);
+        }
         if (((step ^ warpgroup) & 1) == 0 && j > 0) {
             float dq[ACCUMULATORS];
             BACKWARD(multiply_queries)(dq, shared, step - 1);
@@ -423,6 +444,9 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
             BACKWARD(multiply_keys)(dk, dv, p, ds, stage);
             BACKWARD(store_dscores)(shared, own, step, units);
             factor = dev_load_shared_f32(record + MXA_BACKWARD_RECORD_DQ + 4 * (uint32_t)half);
+            if (j == 0) {
+                mbarrier_wait(KT_FULL, (uint32_t)count & 1); /* before this warpgroup's first dQ */
+            }
             wgmma_wait(0);
         }
         wgmma_hold_f32(dk, ACCUMULATORS);
@@ -448,41 +472,41 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
 
 #include "cuda/sm90/backward_finish_body.h"
 
-/* One tile of keys of one consumer warpgroup. */
+/* One tile of keys of one consumer warpgroup, the CTA's `count`th. */
 MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared shared,
-                                  BACKWARD(own) * own, BACKWARD(place) * place)
+                                  BACKWARD(own) * own, int count, BACKWARD(place) * place)
 {
-    const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
-    const mxa_u32x4 at = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_PLACE);
-    const int rows = TILE_K / MXA_BACKWARD_GROUP;
-    const uint64_t group = (uint64_t)at.x * (uint64_t)(params->k_rows / MXA_BACKWARD_GROUP) +
-                           (uint64_t)(at.y / MXA_BACKWARD_GROUP) +
-                           (uint64_t)(own->warp / (8 / rows));
-    const mxa_u32x4 key = dev_load_global_u32x4(params->k_records + 16 * group);
-    const uint64_t pair =
-        (uint64_t)counts.w * (uint64_t)(params->heads / params->group) + (uint64_t)at.x;
-    float dk[ACCUMULATORS], dv[ACCUMULATORS];
+    const int steps = (int)dev_load_shared_u32(own->tile + BACKWARD_TILE_STEPS);
+    const mxa_shared keys =
+        own->tile + BACKWARD_TILE_KEYS + 16 * (uint32_t)(own->warp / (MXA_BACKWARD_GROUP / 16));
+    float dk[ACCUMULATORS], dv[ACCUMULATORS], dk_factor = 0.0f;
     MXA_UNROLL
     for (int i = 0; i < ACCUMULATORS; i++) {
         dk[i] = dv[i] = 0.0f;
     }
-    own->scores = f32_bits(key.x);
-    own->dp = f32_bits(key.y);
-    own->delta = f32_bits(key.z);
+    if (steps > 0) {
+        const mxa_u32x4 key = dev_load_shared_u32x4(keys);
+        own->scores = f32_bits(key.x);
+        own->dp = f32_bits(key.y);
+        own->delta = f32_bits(key.z);
+    } else {
+        BACKWARD(tell)(KV_EMPTY);
+        mbarrier_wait(KT_FULL, (uint32_t)count & 1); /* nothing comes, but its phase passes */
+    }
     own->sum[0] = own->sum[1] = 0.0f;
     wgmma_hold_f32(dk, ACCUMULATORS);
     wgmma_hold_f32(dv, ACCUMULATORS);
-    BACKWARD(steps)(params, shared, own, (int)counts.x, place, dk, dv);
-    warp_sync();
-    if (BACKWARD_LANE == 0) {
-        mbarrier_arrive(KV_EMPTY);
-    }
+    BACKWARD(steps)(params, shared, own, steps, count, place, dk, dv);
+    BACKWARD(tell)(KT_EMPTY);
     /* The writer has read what was staged last; this warpgroup stages steps of the other parity. */
     const uint32_t next = (uint32_t)(place->step + ((place->step ^ own->warp >> 2 ^ 1) & 1));
     mbarrier_wait(DQ_EMPTY(own->warp >> 2), (next >> 1 & 1) ^ 1);
+    if (steps > 0) {
+        dk_factor = dev_load_shared_f32(keys + 12);
+    }
     BACKWARD(finish_keys)
-    (params, shared, own, dev_load_global_f32(params->k_records + 16 * group + 12),
-     dev_load_global_f32(params->dv_factor + 4 * pair), dk, dv);
+    (params, shared, own, dk_factor, dev_load_shared_f32(own->tile + BACKWARD_TILE_RANGE + 8), dk,
+     dv);
 }
 
 MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
@@ -497,6 +521,8 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
         }
         mbarrier_init(KV_FULL, 1);
         mbarrier_init(KV_EMPTY, 9);
+        mbarrier_init(KT_FULL, 1);
+        mbarrier_init(KT_EMPTY, 8);
         for (int i = 0; i < 2; i++) {
             mbarrier_init(DQ_FULL(i), 4);
             mbarrier_init(DQ_EMPTY(i), 1);
@@ -533,7 +559,7 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
             if ((int)dev_load_shared_u32(own.tile + BACKWARD_TILE_STEPS) < 0) {
                 break;
             }
-            BACKWARD(consume)(params, shared, &own, &place);
+            BACKWARD(consume)(params, shared, &own, count, &place);
         }
     }
 }
@@ -548,7 +574,9 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
 #undef STAGE_BYTES
 #undef STAGES
 #undef RING
+#undef TILES
 #undef DS_BYTES
+#undef KEYS_BYTES
 #undef STAGING_BYTES
 #undef ACCUMULATORS
 #undef BACKWARD_LANE
@@ -562,6 +590,7 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
 #undef AT_STEPS
 #undef AT_TILES
 #undef AT_BARRIERS
+#undef AT_END
 #undef SHARED_BYTES
 #undef STAGE_AT
 #undef RECORD_AT
@@ -575,6 +604,8 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
 #undef DS_EMPTY
 #undef DQ_FULL
 #undef DQ_EMPTY
+#undef KT_FULL
+#undef KT_EMPTY
 #undef STAGING_AT
 #undef BACKWARD_MMA_KEYS
 #undef BACKWARD_MMA_Q_FIRST

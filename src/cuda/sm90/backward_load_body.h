@@ -4,25 +4,41 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 
-/* load_keys: K, V and K^T of tile `index` of the list, and what is to know of it. */
+/* load_keys: K, V and their factors of tile `index` of the list, and what is to know of it. */
 MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
                                     int count)
 {
-    backward_tile tile;
-    backward_tile_find(params, index, &tile);
-    const int steps = (tile.step_end - tile.step_first) * params->group;
+    const mxa_shared at = TILE_AT(count);
+    backward_tile_find(params, index, at);
+    backward_tile_write_factors(params, at);
     mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
-    backward_tile_write(&tile, steps, TILE_AT(count));
-    if (steps == 0) {
+    if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
         mbarrier_arrive(KV_FULL);
         return;
     }
-    const uint64_t block =
-        (uint64_t)(tile.kv_head * (int)(params->k_rows / TILE_K) + tile.k_row / TILE_K);
-    mbarrier_arrive_expect(KV_FULL, 3 * KV_BYTES);
-    tma_load_3d(shared + AT_K, &params->k_map, 0, tile.k_row, tile.kv_head, KV_FULL);
-    tma_load_3d(shared + AT_V, &params->v_map, 0, tile.k_row, tile.kv_head, KV_FULL);
-    bulk_load(shared + AT_KT, params->k_t + block * KV_BYTES, KV_BYTES, KV_FULL);
+    const mxa_u32x2 place = dev_load_shared_u32x2(at + BACKWARD_TILE_PLACE); /* kv_head, k_row */
+    const uint64_t group = (uint64_t)place.x * (uint64_t)(params->k_rows / MXA_BACKWARD_GROUP) +
+                           (uint64_t)(place.y / MXA_BACKWARD_GROUP);
+    mbarrier_arrive_expect(KV_FULL, 2 * KV_BYTES + KEYS_BYTES);
+    tma_load_3d(shared + AT_K, &params->k_map, 0, (int)place.y, (int)place.x, KV_FULL);
+    bulk_load(at + BACKWARD_TILE_KEYS, params->k_records + 16 * group, KEYS_BYTES, KV_FULL);
+    tma_load_3d(shared + AT_V, &params->v_map, 0, (int)place.y, (int)place.x, KV_FULL);
+}
+
+/* load_keys: K^T of the CTA's `count`th tile. WHY apart: it is needed later than K and V, and its
+ * place is free later. */
+MXA_DEVICE void BACKWARD(load_turned)(const mxa_backward_params *params, mxa_shared shared,
+                                      int count)
+{
+    const mxa_u32x2 at = dev_load_shared_u32x2(TILE_AT(count) + BACKWARD_TILE_PLACE);
+    const uint64_t block = (uint64_t)at.x * (uint64_t)(params->k_rows / TILE_K) + at.y / TILE_K;
+    mbarrier_wait(KT_EMPTY, (uint32_t)(count & 1) ^ 1);
+    if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
+        mbarrier_arrive(KT_FULL);
+        return;
+    }
+    mbarrier_arrive_expect(KT_FULL, KV_BYTES);
+    bulk_load(shared + AT_KT, params->k_t + block * KV_BYTES, KV_BYTES, KT_FULL);
 }
 
 /* load_step: the operands of query tile `j` of one head of the group, the CTA's `step`th. */
@@ -30,8 +46,8 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
                                     mxa_shared at, int head, int j, int step)
 {
     const int index = (int)((uint32_t)step % STAGES);
-    mbarrier_wait(EMPTY(index), ((uint32_t)step / STAGES & 1) ^ 1);
     backward_step_write(params, at, head, j, STEP_AT(step));
+    mbarrier_wait(EMPTY(index), ((uint32_t)step / STAGES & 1) ^ 1);
     const mxa_shared stage = STAGE_AT(index), full = FULL(index);
     const mxa_u32x2 first = dev_load_shared_u32x2(at + BACKWARD_TILE_QUERIES);
     const int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
@@ -52,17 +68,24 @@ MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared sha
 {
     int count = 0, step = 0;
     for (;; count++) {
-        const int index = backward_tile_index(params, count);
+        const int index = backward_tile_take(params);
         if (index >= backward_tile_count(params)) {
-            break; /* only in the last round, or beyond it */
+            break;
         }
         BACKWARD(load_keys)(params, shared, index, count);
+        if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
+            BACKWARD(load_turned)(params, shared, count);
+        }
         MXA_NO_UNROLL
         for (int head = 0; head < params->group; head++) {
             MXA_NO_UNROLL
             for (int j = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE);
                  j < (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE + 4); j++) {
                 BACKWARD(load_step)(params, shared, TILE_AT(count), head, j, step++);
+                if (head == 0 &&
+                    j == (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE)) {
+                    BACKWARD(load_turned)(params, shared, count);
+                }
             }
         }
     }

@@ -59,6 +59,7 @@ typedef struct mxa_backward_params {
     mxa_global column_sums; /* FP32 [head][k_row]: scratch for sums of P over queries */
     mxa_global dq;
     mxa_global order; /* uint32 [head][tile], 0 before: additions made; or 0: in any order */
+    mxa_global taken; /* uint32, 0 before: tiles of keys that some CTA has taken */
     mxa_global dk, dv;
     int64_t dk_batch, dk_token, dk_head; /* strides in elements */
     int64_t dv_batch, dv_token, dv_head;
@@ -68,7 +69,9 @@ typedef struct mxa_backward_params {
     int32_t heads, group; /* q heads; q heads per kv head */
     int32_t window_left, window_right;
     int32_t top_left;
-    int32_t tiles; /* entries of a dense batch's work list */
+    int32_t tiles;    /* entries of a dense batch's work list */
+    int32_t together; /* (sequence, kv head) pairs whose tiles go one after another: the first of
+                       * each, the second of each; 1: all tiles of a pair in a row */
     int32_t dq_f32;
     float softcap_log2e; /* softcap * log2(e); 0: off */
 } mxa_backward_params;

@@ -7,7 +7,9 @@
  * and of each group of 32 rows the norms that exponents are chosen by.
  *
  * One CTA for 64 queries of a q head or 128 keys of a kv head (y: q heads, then kv heads); 2*D
- * threads. A thread holds 8 elements of 4 rows, D threads a group of 32.
+ * threads. A warp holds 32 x 32 elements of dO and of O, which is a block: a lane 8 of 4 rows. They
+ * stay as they were read and are widened whenever they are looked at: that leaves registers for
+ * three CTAs a multiprocessor, and so loads in flight while others compute.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,11 +17,12 @@
 #include "cuda/sm90/backward_place.h"
 #include "cuda/sm90/prepare_fold.h"
 
-/* Shared memory. */
-enum { AT_REDUCE = 0, AT_SUMS = 512, AT_TILE = 1536, ROWS_BYTES = AT_TILE + 17024 };
+/* Shared memory: maxima of warps; sums of rows, by 32 dimensions; column sums, by half; V's tile.
+ */
+enum { AT_REDUCE = 0, AT_TILE = 512, AT_SUMS = AT_TILE, AT_COLUMNS = AT_SUMS + 4 * 64 * 16 };
+enum { ROWS_BYTES = AT_TILE + 17024 };
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 128) <= ROWS_BYTES - AT_TILE, "V's tile");
-MXA_STATIC_ASSERT(16 * 128 * 4 <= ROWS_BYTES - AT_TILE, "column sums");
-MXA_STATIC_ASSERT(64 * 16 <= AT_TILE - AT_SUMS, "sums of rows");
+MXA_STATIC_ASSERT(AT_COLUMNS + 2 * 128 * 4 <= ROWS_BYTES, "column sums");
 
 /* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
 MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
@@ -37,57 +40,110 @@ MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
     return x;
 }
 
-/* x as its block's E4M3 holds it. `amax` of its block. */
-MXA_DEVICE void round_block(float *x, uint32_t amax, int rounding)
+/* Eight elements of each of a thread's four rows: where they are BF16, four words a row. */
+typedef struct held_rows {
+    uint32_t w[32];
+} held_rows;
+
+/* Reads them; zeros beyond the sequence. `type`: a constant, or 0. */
+MXA_DEVICE void hold_rows(const mxa_gpu_operand *from, int type, const load_place *place,
+                          const int *position, int head, int d, int head_dim, held_rows *rows)
 {
-    float inverse;
-    uint32_t most, h[4];
-    int exponent = block_scale(amax, rounding, &inverse, &most);
-    float power =
-        amax > NOT_FINITE ? f32_bits(0x7FC00000u) : load_power((uint32_t)(exponent + 127));
-    block_round(x, inverse, h);
+    if (type != MXA_GPU_BF16) {
+        float x[32];
+        load_rows(from, type ? type : from->type, place, position, head, d, head_dim, x);
+        MXA_UNROLL
+        for (int i = 0; i < 32; i++) {
+            rows->w[i] = bits_f32(x[i]);
+        }
+        return;
+    }
+    const int last = place->used - 1;
+    mxa_u32x4 v[4];
     MXA_UNROLL
-    for (int j = 0; j < 4; j++) {
-        x[2 * j] = mul_rn(f32_from_f16_low(h[j]), power);
-        x[2 * j + 1] = mul_rn(f32_from_f16_high(h[j]), power);
+    for (int i = 0; i < 4; i++) {
+        const int at = position[i] < last ? position[i] : last;
+        v[i].x = v[i].y = v[i].z = v[i].w = 0;
+        if (position[0] <= last) {
+            v[i] = dev_load_global_u32x4(from->data + 2 * load_index(from, place, at, head, d));
+        }
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const int there = position[i] <= last;
+        rows->w[4 * i] = there ? v[i].x : 0;
+        rows->w[4 * i + 1] = there ? v[i].y : 0;
+        rows->w[4 * i + 2] = there ? v[i].z : 0;
+        rows->w[4 * i + 3] = there ? v[i].w : 0;
     }
 }
 
-/* Wide dO as its tags' blocks hold it; a thread's 8 elements of 4 rows. */
-MXA_DEVICE void round_rows(mxa_shared shared, const mxa_gpu_operand *from, int head_dim, float *x)
+/* Row i of them as FP32. */
+MXA_DEVICE void widen_row(int type, const held_rows *rows, int i, float *x)
 {
-    const int chunks = head_dim / 8, warps = head_dim / 32;
-    const int lane = dev_thread() & 31, warp = dev_thread() >> 5, first = warp - warp % warps;
-    if (from->block == MXA_GPU_SQUARE) {
-        const int block = lane % chunks / 4;
-        uint32_t amax = largest(x, 32);
-        amax = max_u32(amax, shuffle_xor_u32(amax, 1));
-        amax = max_u32(amax, shuffle_xor_u32(amax, 2));
-        for (int mask = chunks; mask < 32; mask <<= 1) {
-            amax = max_u32(amax, shuffle_xor_u32(amax, mask));
-        }
-        cta_sync();
-        if (lane < chunks && lane % 4 == 0) {
-            dev_store_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(4 * warp + block), amax);
-        }
-        cta_sync();
-        for (int w = first; w < first + warps; w++) {
-            amax = max_u32(amax,
-                           dev_load_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(4 * w + block)));
-        }
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            round_block(x + 8 * i, amax, from->rounding);
-        }
-    } else if (from->block == MXA_GPU_ROW) {
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            uint32_t amax = largest(x + 8 * i, 8);
-            amax = max_u32(amax, shuffle_xor_u32(amax, 1));
-            amax = max_u32(amax, shuffle_xor_u32(amax, 2));
-            round_block(x + 8 * i, amax, from->rounding);
-        }
+    MXA_UNROLL
+    for (int j = 0; j < 8; j++) {
+        const uint32_t pair = rows->w[4 * i + j / 2];
+        x[j] = type == MXA_GPU_BF16 ? f32_bits(j & 1 ? pair & 0xFFFF0000u : pair << 16)
+                                    : f32_bits(rows->w[8 * i + j]);
     }
+}
+
+/* How dO is rounded. */
+typedef struct row_rounding {
+    int block;      /* of a wide dO; else -1: it is what it is */
+    int floor_rule; /* its tags' rounding */
+    float inverse;  /* square: one over the block's scale, and the scale */
+    float power;
+} row_rounding;
+
+MXA_DEVICE uint32_t row_amax(const float *x)
+{
+    uint32_t amax = largest(x, 8);
+    amax = max_u32(amax, shuffle_xor_u32(amax, 1));
+    return max_u32(amax, shuffle_xor_u32(amax, 2));
+}
+
+/* The factors of a block; returns the largest magnitude after rounding. */
+MXA_DEVICE uint32_t find_rounding(uint32_t amax, row_rounding *r)
+{
+    uint32_t most;
+    const int exponent = block_scale(amax, r->floor_rule, &r->inverse, &most);
+    r->power = amax > NOT_FINITE ? f32_bits(0x7FC00000u) : load_power((uint32_t)(exponent + 127));
+    return most;
+}
+
+/* Eight values of a row as their block's E4M3 holds them. */
+MXA_DEVICE void round_row(row_rounding *r, float *x)
+{
+    uint32_t h[4];
+    if (r->block < 0) {
+        return;
+    }
+    if (r->block == MXA_GPU_ROW) {
+        (void)find_rounding(row_amax(x), r);
+    }
+    block_round(x, r->inverse, h);
+    MXA_UNROLL
+    for (int j = 0; j < 4; j++) {
+        x[2 * j] = mul_rn(f32_from_f16_low(h[j]), r->power);
+        x[2 * j + 1] = mul_rn(f32_from_f16_high(h[j]), r->power);
+    }
+}
+
+/* Largest magnitude of the warp's 32 x 32 elements after rounding. */
+MXA_DEVICE uint32_t warp_most(int type, const held_rows *dout, row_rounding *r)
+{
+    uint32_t most = 0;
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float x[8];
+        widen_row(type, dout, i, x);
+        most =
+            max_u32(most, r->block == MXA_GPU_ROW ? find_rounding(row_amax(x), r) : largest(x, 8));
+    }
+    most = warp_max_u32(most);
+    return r->block == MXA_GPU_SQUARE ? find_rounding(most, r) : most;
 }
 
 /* Sums over a row's dimensions. */
@@ -173,74 +229,69 @@ MXA_DEVICE void sum_halves(float *v, int count, int mask)
     }
 }
 
-/* Sums over a row's lanes of 16 values, the four of row_sums of each of four rows, to shared
- * memory. Half of a lane's values go away with each step: 15 shuffles instead of 64. */
-MXA_DEVICE void sum_rows(mxa_shared shared, int chunks, int row, float *v)
+/* Sums over 32 dimensions, four lanes, of 16 values, the four of row_sums of each of four rows, to
+ * shared memory. Half of a lane's values go away with each step. */
+MXA_DEVICE void sum_rows(mxa_shared shared, int part, int half, float *v)
 {
     const int lane = dev_thread() & 31;
-    int index = (lane & 1 ? 8 : 0) + (lane & 2 ? 4 : 0) + (lane & 4 ? 2 : 0);
     sum_halves(v, 8, 1);
     sum_halves(v, 4, 2);
-    sum_halves(v, 2, 4);
-    if (chunks == 16) {
-        sum_halves(v, 1, 8);
-        index += lane & 8 ? 1 : 0;
-    }
-    const mxa_shared at =
-        shared + AT_SUMS + (uint32_t)(16 * (row + 8 * (index / 4)) + 4 * (index % 4));
-    dev_store_shared_f32(at, v[0]);
-    if (chunks == 8) {
-        dev_store_shared_f32(at + 4, v[1]);
-    }
+    const int row = 32 * half + (lane >> 2) + 16 * (lane & 1) + 4 * (lane & 2);
+    const mxa_u32x4 sums = {bits_f32(v[0]), bits_f32(v[1]), bits_f32(v[2]), bits_f32(v[3])};
+    dev_store_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(64 * part + row), sums);
 }
 
-/* What 8 elements of four rows add to their sums: v[4*i..] of row i. */
-MXA_DEVICE void multiply_rows(const float *x, const float *o, const float *mean,
-                              const int *position, int used, float *v)
+/* Column sums of the warp's 32 rows to shared memory; v: of four rows. */
+MXA_DEVICE void sum_columns(mxa_shared shared, int head_dim, int half, int d, float *v)
 {
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
-        MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
-            const float a = x[8 * i + j], b = o[8 * i + j];
-            const float c = position[i] < used ? add_rn(b, -mean[j]) : 0.0f;
-            sums.dout_o = fma_rn(a, b, sums.dout_o);
-            sums.dout_dout = fma_rn(a, a, sums.dout_dout);
-            sums.o_o = fma_rn(c, c, sums.o_o);
-            sums.dout_mean = fma_rn(a, mean[j], sums.dout_mean);
-        }
-        v[4 * i] = sums.dout_o;
-        v[4 * i + 1] = sums.dout_dout;
-        v[4 * i + 2] = sums.o_o;
-        v[4 * i + 3] = sums.dout_mean;
-    }
+    const int lane = dev_thread() & 31;
+    sum_halves(v, 4, 4);
+    sum_halves(v, 2, 8);
+    sum_halves(v, 1, 16);
+    const int column = d + (lane & 4) + (lane >> 2 & 2) + (lane >> 4 & 1);
+    dev_store_shared_f32(shared + AT_COLUMNS + 4 * (uint32_t)(half * head_dim + column), v[0]);
 }
 
-/* Column sums of the tile's 64 rows, by one thread each. */
-MXA_DEVICE void sum_columns(const mxa_backward_prepare_params *params, mxa_shared shared,
-                            int head_dim, uint64_t block, int d)
+/* What eight elements of a row add to its sums. */
+MXA_DEVICE void multiply_row(const float *x, const float *o, const float *mean, int there, float *v)
 {
-    float sum = 0.0f;
+    row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
     MXA_UNROLL
-    for (int i = 0; i < 16; i++) {
-        sum = add_rn(sum, dev_load_shared_f32(shared + AT_TILE + 4 * (uint32_t)(i * head_dim + d)));
+    for (int j = 0; j < 8; j++) {
+        const float c = there ? add_rn(o[j], -mean[j]) : 0.0f;
+        sums.dout_o = fma_rn(x[j], o[j], sums.dout_o);
+        sums.dout_dout = fma_rn(x[j], x[j], sums.dout_dout);
+        sums.o_o = fma_rn(c, c, sums.o_o);
+        sums.dout_mean = fma_rn(x[j], mean[j], sums.dout_mean);
     }
-    dev_store_global_f32(params->partial + 4 * (block * (uint64_t)head_dim + (uint64_t)d), sum);
+    v[0] = sums.dout_o;
+    v[1] = sums.dout_dout;
+    v[2] = sums.o_o;
+    v[3] = sums.dout_mean;
 }
 
 /* Row `row` of the tile, one thread, and with its warp the group that is the warp's 32 rows. */
 MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_shared shared,
-                            const load_place *place, uint64_t block, int row, int q_row, int head)
+                            int head_dim, const load_place *place, uint64_t block, int row,
+                            int q_row, int head)
 {
-    const mxa_u32x4 v = dev_load_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)row);
-    const row_sums sums = {f32_bits(v.x), f32_bits(v.y), f32_bits(v.z), f32_bits(v.w)};
+    row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
+    MXA_UNROLL
+    for (int part = 0; part < head_dim / 32; part++) {
+        const mxa_u32x4 v =
+            dev_load_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(64 * part + row));
+        sums.dout_o = add_rn(sums.dout_o, f32_bits(v.x));
+        sums.dout_dout = add_rn(sums.dout_dout, f32_bits(v.y));
+        sums.o_o = add_rn(sums.o_o, f32_bits(v.z));
+        sums.dout_mean = add_rn(sums.dout_mean, f32_bits(v.w));
+    }
     const uint64_t at = 4 * (block * 64 + (uint64_t)row);
     row_result r;
     finish_row(params, place, place->position + row, q_row + row, head, &sums, &r);
     dev_store_global_f32(params->delta + at, r.delta);
     dev_store_global_f32(params->lse2 + at, r.lse2);
-    const uint32_t dout = warp_max_u32(v.y), o = warp_max_u32(v.z);
+    const uint32_t dout = warp_max_u32(bits_f32(sums.dout_dout)),
+                   o = warp_max_u32(bits_f32(sums.o_o));
     const uint32_t dlse = warp_max_u32(bits_f32(r.dlse) & 0x7FFFFFFFu);
     const uint32_t low = warp_max_u32(64 - (uint32_t)r.sum_log2);
     const float squares = sum_lanes(sums.dout_dout, 32), share = sum_lanes(r.sink, 32);
@@ -263,31 +314,14 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
     }
 }
 
-/* dO's payload, and its group's exponent and largest magnitude where finish_rows finds them. */
-MXA_DEVICE void write_rows(const mxa_backward_prepare_params *params, mxa_shared shared,
-                           int head_dim, uint64_t block, int row, int d, const float *x)
+/* Eight codes of dO's payload. */
+MXA_DEVICE void write_row(mxa_global to, int finite, float inverse, const float *x)
 {
-    const int half = dev_thread() / head_dim;
-    const uint32_t most = half_max(shared, largest(x, 32), head_dim / 32);
-    const int finite = most < NOT_FINITE;
-    const int exponent = finite ? fold_exponent(most, 1) : MXA_EXPONENT_NONE;
-    const float inverse = finite ? inverse_power(exponent) : 0.0f;
-    const mxa_global to =
-        params->dout_rows + ((block * 64 + (uint64_t)row) * (uint64_t)head_dim + (uint64_t)d);
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const float *y = x + 8 * i;
-        uint32_t a = e4m3x4_from_f32(mul_rn(y[0], inverse), mul_rn(y[1], inverse),
-                                     mul_rn(y[2], inverse), mul_rn(y[3], inverse));
-        uint32_t b = e4m3x4_from_f32(mul_rn(y[4], inverse), mul_rn(y[5], inverse),
-                                     mul_rn(y[6], inverse), mul_rn(y[7], inverse));
-        dev_store_global_u32x2(to + (uint64_t)(8 * i * head_dim), finite ? a : 0x7F7F7F7Fu,
-                               finite ? b : 0x7F7F7F7Fu);
-    }
-    if (dev_thread() % head_dim == 0) {
-        dev_store_shared_u32x2(shared + AT_REDUCE + 256 + 8 * (uint32_t)half, most,
-                               (uint32_t)exponent);
-    }
+    const uint32_t a = e4m3x4_from_f32(mul_rn(x[0], inverse), mul_rn(x[1], inverse),
+                                       mul_rn(x[2], inverse), mul_rn(x[3], inverse));
+    const uint32_t b = e4m3x4_from_f32(mul_rn(x[4], inverse), mul_rn(x[5], inverse),
+                                       mul_rn(x[6], inverse), mul_rn(x[7], inverse));
+    dev_store_global_u32x2(to, finite ? a : 0x7F7F7F7Fu, finite ? b : 0x7F7F7F7Fu);
 }
 
 /* V's mean of 8 dimensions, or zeros. */
@@ -311,13 +345,40 @@ MXA_DEVICE void read_mean(const mxa_backward_prepare_params *params, int head_di
     }
 }
 
+/* The warp's rows, once their exponent is known: payload, sums of rows and of columns. */
+MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared shared, int type,
+                          int head_dim, const load_place *place, const int *position, int head,
+                          const held_rows *dout, const held_rows *out, row_rounding *rounding,
+                          uint32_t most, mxa_global to, int d)
+{
+    const int half = dev_thread() / head_dim, finite = most < NOT_FINITE;
+    const float inverse = finite ? inverse_power(fold_exponent(most, 1)) : 0.0f;
+    float mean[8], sums[16], columns[8];
+    read_mean(params, head_dim, place->sequence, head, d, mean);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        float x[8], o[8];
+        widen_row(type, dout, i, x);
+        round_row(rounding, x);
+        write_row(to + (uint64_t)(8 * i * head_dim), finite, inverse, x);
+        widen_row(type, out, i, o);
+        multiply_row(x, o, mean, position[i] < place->used, sums + 4 * i);
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            columns[j] = i == 0 ? x[j] : add_rn(columns[j], x[j]);
+        }
+    }
+    sum_rows(shared, d / 32, half, sums);
+    sum_columns(shared, head_dim, half, d, columns);
+}
+
 /* 64 queries of one q head. Types: 0 where not a constant. */
 MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_shared shared,
                                 int type, int head_dim, int head)
 {
-    const int chunks = head_dim / 8, half = dev_thread() / head_dim;
-    const int thread = dev_thread() % head_dim, chunk = thread % chunks, d = 8 * chunk;
-    const int row = 32 * half + thread / chunks;
+    const int warp = dev_thread() >> 5, lane = dev_thread() & 31, warps = head_dim / 32;
+    const int half = warp / warps, row = 32 * half + (lane >> 2);
+    const int d = 32 * (warp % warps) + 8 * (lane & 3);
     const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)dev_block_x();
     load_place place;
     int q_row;
@@ -330,31 +391,39 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     }
     const int first = place.position + row;
     const int position[4] = {first, first + 8, first + 16, first + 24};
-    float x[32], o[32], mean[8], sums[16];
-    load_rows(&params->dout, type ? type : params->dout.type, &place, position, head, d, head_dim,
-              x);
-    load_rows(&params->o, type ? type : params->o.type, &place, position, head, d, head_dim, o);
-    read_mean(params, head_dim, place.sequence, head, d, mean);
-    if (params->dout.type <= MXA_GPU_BF16) {
-        round_rows(shared, &params->dout, head_dim, x);
+    held_rows dout, out;
+    hold_rows(&params->dout, type, &place, position, head, d, head_dim, &dout);
+    hold_rows(&params->o, type, &place, position, head, d, head_dim, &out);
+    row_rounding rounding = {params->dout.type <= MXA_GPU_BF16 ? params->dout.block : -1,
+                             params->dout.rounding, 0.0f, 0.0f};
+    const uint32_t mine = warp_most(type, &dout, &rounding);
+    if (lane == 0) {
+        dev_store_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)warp, mine);
     }
-    write_rows(params, shared, head_dim, block, row, d, x);
-    multiply_rows(x, o, mean, position, place.used, sums);
-    sum_rows(shared, chunks, row, sums);
-    MXA_UNROLL
-    for (int j = 0; j < 8; j++) {
-        float sum = add_rn(add_rn(x[j], x[8 + j]), add_rn(x[16 + j], x[24 + j]));
-        dev_store_shared_f32(shared + AT_TILE +
-                                 4 * (uint32_t)((8 * half + thread / chunks) * head_dim + d + j),
-                             sum);
+    cta_sync();
+    uint32_t most = 0;
+    for (int w = 0; w < warps; w++) {
+        most = max_u32(most,
+                       dev_load_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(half * warps + w)));
+    }
+    work_rows(params, shared, type, head_dim, &place, position, head, &dout, &out, &rounding, most,
+              params->dout_rows + ((block * 64 + (uint64_t)row) * (uint64_t)head_dim + (uint64_t)d),
+              d);
+    if (dev_thread() % head_dim == 0) {
+        dev_store_shared_u32x2(
+            shared + AT_REDUCE + 256 + 8 * (uint32_t)half, most,
+            (uint32_t)(most < NOT_FINITE ? fold_exponent(most, 1) : MXA_EXPONENT_NONE));
     }
     cta_sync();
     if (dev_thread() < MXA_BACKWARD_TILE_Q) {
-        finish_rows(params, shared, &place, block, dev_thread(), q_row, head);
+        finish_rows(params, shared, head_dim, &place, block, dev_thread(), q_row, head);
     }
     const int column = dev_thread() - head_dim; /* the second half of the threads */
     if (column >= 0) {
-        sum_columns(params, shared, head_dim, block, column);
+        const mxa_shared at = shared + AT_COLUMNS + 4 * (uint32_t)column;
+        dev_store_global_f32(
+            params->partial + 4 * (block * (uint64_t)head_dim + (uint64_t)column),
+            add_rn(dev_load_shared_f32(at), dev_load_shared_f32(at + 4 * (uint32_t)head_dim)));
     }
 }
 
@@ -457,7 +526,7 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d64, 128, mxa_backward_prepare_para
     backward_rows(&parameters, MXA_GPU_BF16, 64);
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d128, 256, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d128, 256, 3, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, MXA_GPU_BF16, 128);
 }

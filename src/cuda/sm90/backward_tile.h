@@ -9,26 +9,17 @@
 #include "cuda/dev/memory.h"
 #include "cuda/sm90/backward_params.h"
 
-/* One tile of keys, as the producer finds it. */
-typedef struct backward_tile {
-    int sequence, kv_head;
-    int first;            /* its first key, from the sequence's start */
-    int k_row, q_row;     /* of the tile, and of the sequence's queries, in the private copies */
-    int q_tile;           /* the sequence's first query tile */
-    int k_outer, k_first; /* of the sequence in the caller's tensors */
-    int q_used, k_used;
-    int diagonal;             /* key on the diagonal of query 0 */
-    int step_first, step_end; /* query tiles of the sequence that see some key */
-} backward_tile;
-
-/* The tile in shared memory: consumers read it, and the producer at every step (its registers do
- * not hold it). */
+/* One tile of keys in shared memory: consumers read it, and the producer, which finds it, at every
+ * step (its registers do not hold it). Places are of the private copies, k_outer and k_first (of
+ * the sequence) of the caller's tensors; first: the tile's first key, from the sequence's start;
+ * q_row and q_tile: the sequence's first; diagonal: the key on the diagonal of query 0. */
 enum {
     BACKWARD_TILE_STEPS = 0,    /* steps (-1: no more tiles), first, k_used, sequence */
     BACKWARD_TILE_PLACE = 16,   /* kv_head, k_row, k_outer, k_first */
     BACKWARD_TILE_QUERIES = 32, /* q_row, q_tile, q_used, diagonal */
-    BACKWARD_TILE_RANGE = 48,   /* step_first, step_end */
-    BACKWARD_TILE_BYTES = 64
+    BACKWARD_TILE_RANGE = 48,   /* step_first, step_end, dV's factor, whether a mean is used */
+    BACKWARD_TILE_KEYS = 64,    /* mxa_backward_key_record of its four groups */
+    BACKWARD_TILE_BYTES = 128
 };
 
 /* A step's word in shared memory: four integers. */
@@ -62,93 +53,106 @@ MXA_DEVICE int backward_tile_count(const mxa_backward_params *params)
     return params->batch.tile_count ? dev_load_global_i32(params->batch.tile_count) : params->tiles;
 }
 
-/* The CTA's `round`th tile: back and forth, as the forward deals them; in one direction where tiles
- * wait for earlier ones, or their delays would add up. */
-MXA_DEVICE int backward_tile_index(const mxa_backward_params *params, int round)
+/* The next tile that no CTA has taken. WHY not dealt beforehand: CTAs that are early take more, and
+ * a tile is taken after all before it, so that one that waits for them (`order`) waits for tiles
+ * that are worked on. */
+MXA_DEVICE int backward_tile_take(const mxa_backward_params *params)
 {
-    int block = dev_block_x();
-    int turned = (round & 1) && !params->order;
-    return round * dev_grid_x() + (turned ? dev_grid_x() - 1 - block : block);
+    return (int)dev_fetch_add_global_u32(params->taken, 1);
 }
 
-/* Query tiles that see some key of the tile. */
-MXA_DEVICE void backward_steps(const mxa_backward_params *params, backward_tile *tile)
-{
-    int last_key = backward_min(tile->first + MXA_BACKWARD_TILE_K, tile->k_used) - 1;
-    int low = params->window_right < 0
-                  ? 0
-                  : backward_max(0, tile->first - tile->diagonal - params->window_right);
-    int high =
-        params->window_left < 0
-            ? tile->q_used - 1
-            : backward_min(tile->q_used - 1, last_key - tile->diagonal + params->window_left);
-    tile->step_first = low / MXA_BACKWARD_TILE_Q;
-    tile->step_end =
-        high < low || last_key < tile->first ? tile->step_first : high / MXA_BACKWARD_TILE_Q + 1;
-}
-
-MXA_DEVICE void backward_tile_find(const mxa_backward_params *params, int index,
-                                   backward_tile *tile)
+/* Sequence, head and first key of tile `index` of a dense batch. WHY pairs together: with a
+ * diagonal the first keys are seen by most queries and go first; in order, a tile waits for the one
+ * before, better of an earlier round. Of too many pairs, queries and dQ would not stay in L2 until
+ * the next tile of keys reads them. */
+MXA_DEVICE void backward_tile_place(const mxa_backward_params *params, int index, int *sequence,
+                                    int *kv_head, int *first)
 {
     const mxa_gpu_batch *batch = &params->batch;
-    if (batch->tiles == 0) {
-        int kv_heads = params->heads / params->group, pairs = batch->batch * kv_heads, pair;
-        if (params->window_right >= 0 || params->order) {
-            /* WHY: with a diagonal the first keys are seen by most queries; they go first. In
-             * order, a tile waits for the one before: better of an earlier round. */
-            tile->first = index / pairs * MXA_BACKWARD_TILE_K;
-            pair = index % pairs;
-        } else {
-            tile->first = index % batch->tiles_per_sequence * MXA_BACKWARD_TILE_K;
-            pair = index / batch->tiles_per_sequence;
-        }
-        tile->sequence = pair / kv_heads;
-        tile->kv_head = pair % kv_heads;
-    } else {
-        mxa_u32x4 at = dev_load_global_u32x4(batch->tiles + 16 * (uint64_t)index);
-        tile->sequence = (int)at.x;
-        tile->kv_head = (int)at.y;
-        tile->first = (int)at.z;
-    }
-    if (batch->sequences == 0) {
-        tile->k_outer = tile->sequence;
-        tile->k_first = 0;
-        tile->q_used = batch->seqlen_q;
-        tile->k_used = batch->seqlen_k;
-        tile->q_row = tile->sequence * batch->padded_q;
-        tile->k_row = tile->sequence * batch->padded_k + tile->first;
-        tile->q_tile =
-            tile->sequence * ((batch->seqlen_q + MXA_BACKWARD_TILE_Q - 1) / MXA_BACKWARD_TILE_Q);
-    } else {
-        mxa_global record = batch->sequences + 64 * (uint64_t)tile->sequence;
-        mxa_u32x4 q = dev_load_global_u32x4(record);
-        mxa_u32x4 k = dev_load_global_u32x4(record + 16);
-        mxa_u32x4 rows = dev_load_global_u32x4(record + 32);
-        tile->k_outer = (int)k.x;
-        tile->k_first = (int)k.y;
-        tile->q_used = (int)q.z;
-        tile->k_used = (int)k.z;
-        tile->q_row = (int)rows.x;
-        tile->k_row = (int)rows.y + tile->first;
-        tile->q_tile = ((int)rows.x / MXA_BACKWARD_GROUP + tile->sequence + 1) / 2;
-    }
-    tile->diagonal = params->top_left ? 0 : tile->k_used - tile->q_used;
-    backward_steps(params, tile);
+    const int kv_heads = params->heads / params->group, pairs = batch->batch * kv_heads;
+    const int each = params->together * batch->tiles_per_sequence, part = index / each;
+    const int rest = pairs - part * params->together, in_part = index - part * each;
+    const int width = rest < params->together ? rest : params->together;
+    const int pair = part * params->together + in_part % width;
+    *first = in_part / width * MXA_BACKWARD_TILE_K;
+    *sequence = pair / kv_heads;
+    *kv_head = pair % kv_heads;
 }
 
-MXA_DEVICE void backward_tile_write(const backward_tile *tile, int steps, mxa_shared at)
+/* Writes step_first and step_end, the query tiles that see some key of the tile from `first` on,
+ * and how many steps the tile has. */
+MXA_DEVICE void backward_tile_write_steps(const mxa_backward_params *params, int first, int q_used,
+                                          int k_used, int diagonal, mxa_shared at)
 {
-    mxa_u32x4 counts = {(uint32_t)steps, (uint32_t)tile->first, (uint32_t)tile->k_used,
-                        (uint32_t)tile->sequence};
-    mxa_u32x4 place = {(uint32_t)tile->kv_head, (uint32_t)tile->k_row, (uint32_t)tile->k_outer,
-                       (uint32_t)tile->k_first};
-    mxa_u32x4 queries = {(uint32_t)tile->q_row, (uint32_t)tile->q_tile, (uint32_t)tile->q_used,
-                         (uint32_t)tile->diagonal};
-    dev_store_shared_u32x4(at + BACKWARD_TILE_STEPS, counts);
-    dev_store_shared_u32x4(at + BACKWARD_TILE_PLACE, place);
-    dev_store_shared_u32x4(at + BACKWARD_TILE_QUERIES, queries);
-    dev_store_shared_u32x2(at + BACKWARD_TILE_RANGE, (uint32_t)tile->step_first,
-                           (uint32_t)tile->step_end);
+    const int last_key = backward_min(first + MXA_BACKWARD_TILE_K, k_used) - 1;
+    const int low =
+        params->window_right < 0 ? 0 : backward_max(0, first - diagonal - params->window_right);
+    const int high = params->window_left < 0
+                         ? q_used - 1
+                         : backward_min(q_used - 1, last_key - diagonal + params->window_left);
+    const int step_first = low / MXA_BACKWARD_TILE_Q;
+    const int step_end =
+        high < low || last_key < first ? step_first : high / MXA_BACKWARD_TILE_Q + 1;
+    dev_store_shared_u32x2(at + BACKWARD_TILE_RANGE, (uint32_t)step_first, (uint32_t)step_end);
+    dev_store_shared_u32(at + BACKWARD_TILE_STEPS,
+                         (uint32_t)((step_end - step_first) * params->group));
+}
+
+/* Writes tile `index` of the list to shared memory. WHY a value at a time: the producer has few
+ * registers. */
+MXA_DEVICE void backward_tile_find(const mxa_backward_params *params, int index, mxa_shared at)
+{
+    const mxa_gpu_batch *batch = &params->batch;
+    int sequence, kv_head, first, q_used = batch->seqlen_q, k_used = batch->seqlen_k;
+    if (batch->tiles == 0) {
+        backward_tile_place(params, index, &sequence, &kv_head, &first);
+    } else {
+        const mxa_u32x4 tile = dev_load_global_u32x4(batch->tiles + 16 * (uint64_t)index);
+        sequence = (int)tile.x;
+        kv_head = (int)tile.y;
+        first = (int)tile.z;
+    }
+    dev_store_shared_u32(at + BACKWARD_TILE_STEPS + 4, (uint32_t)first);
+    dev_store_shared_u32(at + BACKWARD_TILE_STEPS + 12, (uint32_t)sequence);
+    dev_store_shared_u32(at + BACKWARD_TILE_PLACE, (uint32_t)kv_head);
+    if (batch->sequences == 0) {
+        const int q_tiles = (q_used + MXA_BACKWARD_TILE_Q - 1) / MXA_BACKWARD_TILE_Q;
+        dev_store_shared_u32(at + BACKWARD_TILE_PLACE + 4,
+                             (uint32_t)(sequence * batch->padded_k + first));
+        dev_store_shared_u32x2(at + BACKWARD_TILE_PLACE + 8, (uint32_t)sequence, 0);
+        dev_store_shared_u32x2(at + BACKWARD_TILE_QUERIES, (uint32_t)(sequence * batch->padded_q),
+                               (uint32_t)(sequence * q_tiles));
+    } else {
+        const mxa_global record = batch->sequences + 64 * (uint64_t)sequence;
+        const mxa_u32x2 rows = dev_load_global_u32x2(record + 32);
+        dev_store_shared_u32(at + BACKWARD_TILE_PLACE + 4, rows.y + (uint32_t)first);
+        dev_store_shared_u32x2(at + BACKWARD_TILE_QUERIES, rows.x,
+                               (uint32_t)(((int)rows.x / MXA_BACKWARD_GROUP + sequence + 1) / 2));
+        const mxa_u32x2 k = dev_load_global_u32x2(record + 16);
+        dev_store_shared_u32x2(at + BACKWARD_TILE_PLACE + 8, k.x, k.y);
+        q_used = dev_load_global_i32(record + 8);
+        k_used = dev_load_global_i32(record + 24);
+    }
+    const int diagonal = params->top_left ? 0 : k_used - q_used;
+    dev_store_shared_u32(at + BACKWARD_TILE_STEPS + 8, (uint32_t)k_used);
+    dev_store_shared_u32x2(at + BACKWARD_TILE_QUERIES + 8, (uint32_t)q_used, (uint32_t)diagonal);
+    backward_tile_write_steps(params, first, q_used, k_used, diagonal, at);
+}
+
+/* What consumers need of the tile's head besides. */
+MXA_DEVICE void backward_tile_write_factors(const mxa_backward_params *params, mxa_shared at)
+{
+    const uint64_t pair = (uint64_t)dev_load_shared_u32(at + BACKWARD_TILE_STEPS + 12) *
+                              (uint64_t)(params->heads / params->group) +
+                          dev_load_shared_u32(at + BACKWARD_TILE_PLACE);
+    const mxa_global used = params->mean_used + 4 * pair * (uint64_t)params->group;
+    uint32_t means = 0;
+    MXA_NO_UNROLL
+    for (int h = 0; h < params->group; h++) {
+        means |= dev_load_global_u32(used + 4 * (uint64_t)h);
+    }
+    dev_store_shared_u32x2(at + BACKWARD_TILE_RANGE + 8,
+                           dev_load_global_u32(params->dv_factor + 4 * pair), means);
 }
 
 /* BACKWARD_MASKED unless all 64 queries of step `j` see all 128 keys. */

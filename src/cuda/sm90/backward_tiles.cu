@@ -621,6 +621,9 @@ MXA_DEVICE void backward_tiles(const mxa_backward_prepare_params *params, int he
         return;
     }
     const int y = dev_block_y();
+    if (dev_block_x() == 0 && y == 0 && dev_thread() == 0) {
+        dev_store_global_u32(params->taken, 0);
+    }
     if (y < params->heads) {
         if (dev_block_x() < params->q_tiles_most) {
             tile_of_queries(params, shared, head_dim, y);
