@@ -7,7 +7,7 @@ BUILD := build/release
 PYTHON ?= python3
 SEEDS ?= 200
 
-.PHONY: build cubins help test test-torch test-jax test-embeddings demo demo-all bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
+.PHONY: build cubins help test test-torch test-jax test-embeddings test-pythons demo demo-all bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -26,6 +26,9 @@ test: build ## every test; ends with the line "N passed, N failed"
 
 test-torch test-jax test-embeddings: build ## Python tests that need PyTorch, JAX or a sentence encoder, each in an environment
 	@$(PYTHON) scripts/test_framework $(BUILD) $(@:test-%=%)
+
+test-pythons: wheel ## the package's tests on every supported Python that is here (PATH, pyenv), over the wheel
+	@$(PYTHON) scripts/test_pythons build/wheel/mxattn-*.whl
 
 wheel: ## the Python wheel (build/wheel)
 	@$(PYTHON) scripts/wheel
