@@ -168,6 +168,7 @@ class Torch:
         self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # of a device, without an object for it
         either = lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")  # noqa: E731
         self.autocast = getattr(torch._C, "_is_any_autocast_enabled", either)  # one call instead of two
+        self.compiling = torch.compiler.is_compiling
         self.words, self.dtypes = {}, {}
         for word in ITEMSIZE:
             dtype = getattr(torch, TYPED.get(word, word), None)
@@ -193,8 +194,8 @@ class Torch:
         return array.data_ptr()
 
     def allocator(self, shape, word, device):
-        where = self.torch.device("cpu") if device[0] == "cpu" else self.torch.device("cuda", device[1])
-        return functools.partial(self.torch.empty, shape, dtype=self.dtypes.get(word, self.torch.uint8), device=where)
+        # One element expanded, to be like: takes half the time of torch.empty with its keywords.
+        return functools.partial(self.torch.empty_like, self.empty((1,) * len(shape), word, device).expand(shape))
 
     def empty(self, shape, word, device):
         dtype = self.dtypes.get(word, self.torch.uint8)
@@ -215,16 +216,17 @@ class Torch:
     def traced(self, *arrays) -> bool:
         """Whether the custom operators must see this call: a gradient, a trace, autocast, or a subclass of Tensor."""
         torch, plain = self.torch, self.plain
-        if torch.compiler.is_compiling():
+        if self.compiling() or self.autocast():
             return True
         grad = torch.is_grad_enabled()
         for array in arrays:
-            if type(array) in plain:
-                if grad and array.requires_grad:
+            if array is not None:
+                if type(array) in plain:
+                    if grad and array.requires_grad:
+                        return True
+                elif isinstance(array, torch.Tensor):
                     return True
-            elif isinstance(array, torch.Tensor):
-                return True
-        return self.autocast()
+        return False
 
 
 class Cuda:

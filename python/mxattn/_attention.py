@@ -448,7 +448,9 @@ def _attend(
     q_key, q_address, q_kept = _describe(q, "q")
     k_key, k_address, k_kept = _describe(k, "k")
     v_key, v_address, v_kept = _describe(v, "v")
-    quick = cu_q = cu_k = None
+    quick: Any = None
+    cu_q: Any = None
+    cu_k: Any = None
     if sink is seqused_q is seqused_k is out is stream is device_status is None:
         # The short way: arrays were checked when this key was new, and it says all of them but where they lie.
         if cu_seqlens_q is cu_seqlens_k is None:

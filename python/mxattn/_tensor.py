@@ -139,6 +139,11 @@ class MxTensor:
                 if len(found.shape) == 4 and found.strides[0] != found.shape[1] * found.strides[1]:
                     raise LayoutError(f"{name} has strides {found.strides}; sequences must follow each other")
                 strides = found.strides[-3:]
+        if strides is None and layout == "tiled" and self._cu is not None and self.device[0] == "cuda":
+            # The host cannot tell how many units there are: the array's shape says (scale_shape makes it long enough).
+            if len(found.shape) != 5:
+                raise LayoutError(f"{name} has shape {found.shape}; on a device give scale_strides, or (heads, rows, columns, 32, 16)")
+            strides = (found.shape[2], found.shape[1] * found.shape[2], 1)
         if strides is not None:
             struct.stride_row, struct.stride_head, struct.stride_k = strides
         if cu_scale is not None and layout == "tiled":

@@ -106,8 +106,7 @@ def test_quantize(block, layout, jagged):
     assert torch.equal(got.payload.cpu().view(torch.uint8), right.payload.view(torch.uint8))
     if not jagged:  # a device's arrays are as long as any offsets may need
         assert torch.equal(got.scale_hdim.cpu().view(torch.uint8), right.scale_hdim.view(torch.uint8))
-    if layout != "tiled":
-        assert torch.equal(got.dequantize().cpu(), right.dequantize())
+    assert torch.equal(got.dequantize().cpu(), right.dequantize())
 
 
 def test_mx_tensors():

@@ -4,7 +4,7 @@
     o = attention(q, k, v, causal=True)      # (B, S, H, D); differentiable, also through return_lse=True
 
 Kernels run on CPU tensors, and on CUDA tensors on the caller's current stream; they allocate through PyTorch, never
-synchronise and can be captured in CUDA graphs. Nothing of this was run on a GPU yet: see docs/python.md.
+synchronise and can be captured in CUDA graphs. What was run where: docs/python.md.
 
 SPDX-License-Identifier: Apache-2.0
 """
