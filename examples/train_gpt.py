@@ -6,8 +6,8 @@
     python examples/train_gpt.py --large --device cuda        # 30 million parameters, head_dim 64 and 128
     python examples/train_gpt.py --draw build/train_gpt/losses.json
 
-Documents are the chapters of examples/data/kjv.txt, of every length, packed behind one another without padding; tokens are
-bytes. Everything but attention is the same, bit by bit: parameters, order of documents, optimizer. Each seed gives a loss
+Documents are pieces of the chapters of examples/data/kjv.txt, of every length, packed behind one another; tokens are bytes.
+MXFP8 attention takes them as they lie. Everything but attention is the same, bit by bit: parameters, order of documents, optimizer. Each seed gives a loss
 curve of either kind; printed are the validation losses, and where matplotlib is installed both curves are drawn.
 MXFP8 forward and backward run where mxattn has them: --device cuda needs GPU kernels for both, and says so otherwise.
 
@@ -51,18 +51,19 @@ def pack(chapters, arguments, generator):
 
 
 def attend_bf16(q, k, v, cu, longest):
-    """PyTorch's attention in BF16 over each document alone: on a GPU its FlashAttention, over nested tensors; on a CPU, which
-    has none of those, with a mask."""
-    q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
-    if q.is_cuda:
-        ends = cu.long()
-        nested = [torch.nested.nested_tensor_from_jagged(x, ends, min_seqlen=1, max_seqlen=longest) for x in (q, k, v)]
-        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.FLASH_ATTENTION):
-            o = functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in nested), is_causal=True)
-        return o.transpose(1, 2).values()
-    document = torch.repeat_interleave(torch.arange(len(cu) - 1), cu.diff())
-    mask = (document[:, None] == document[None]).tril()
-    return functional.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)), mask)[0].transpose(0, 1)
+    """PyTorch's FlashAttention in BF16, which takes no documents in a row: each is laid out for itself, padded to the longest.
+    Padding follows a document, so that the causal mask hides it."""
+    documents = len(cu) - 1
+    document = torch.repeat_interleave(torch.arange(documents, device=q.device), cu.diff(), output_size=len(q))
+    row = document * longest + torch.arange(len(q), device=q.device) - cu[document]
+    padded = (
+        x.new_zeros((documents * longest, *x.shape[1:]), dtype=torch.bfloat16).index_copy(0, row, x.bfloat16())
+        for x in (q, k, v)
+    )
+    heads_first = [x.unflatten(0, (documents, longest)).transpose(1, 2) for x in padded]
+    with nn.attention.sdpa_kernel(nn.attention.SDPBackend.FLASH_ATTENTION):
+        o = functional.scaled_dot_product_attention(*heads_first, is_causal=True)
+    return o.transpose(1, 2).flatten(0, 1).index_select(0, row)
 
 
 def attend_mxfp8(q, k, v, cu, longest):
@@ -112,7 +113,7 @@ class Gpt(nn.Module):
 
 
 def train(kind, head_dim, seed, arguments):
-    """One run: the loss of each step, that of the validation chapters on the way and at the end, milliseconds of a step."""
+    """One run: the loss of each step and, every 50, that of the validation chapters; in a file of its own with --out."""
     torch.manual_seed(seed)
     generator, device = random.Random(seed), arguments.device
     model = Gpt(arguments.width, head_dim, arguments.layers).to(device)
@@ -120,7 +121,8 @@ def train(kind, head_dim, seed, arguments):
     training, validation = documents()
     judge = random.Random(0)
     held_out = [pack(validation, arguments, judge) for _ in range(8)]  # the same for every run
-    losses, judged, busy = [], [], 0.0
+    run = {"kind": kind, "head_dim": head_dim, "seed": seed, "training": [], "validation": []}
+    start = time.perf_counter()
 
     def loss_of(batch):
         inputs, targets, cu, longest = (x.to(device) if isinstance(x, torch.Tensor) else x for x in batch)
@@ -128,9 +130,9 @@ def train(kind, head_dim, seed, arguments):
             logits = model(inputs, cu, longest, KINDS[kind])
         return functional.cross_entropy(logits.float(), targets)
 
-    for first in range(0, arguments.steps, arguments.every):
-        start, steps = time.perf_counter(), []
-        for step in range(first, min(first + arguments.every, arguments.steps)):
+    for first in range(0, arguments.steps, 50):
+        losses = []
+        for step in range(first, min(first + 50, arguments.steps)):
             for group in optimizer.param_groups:
                 warm = min(1.0, (step + 1) / (arguments.steps * 0.1))
                 group["lr"] = arguments.rate * warm * (1 - 0.9 * step / arguments.steps)
@@ -139,17 +141,17 @@ def train(kind, head_dim, seed, arguments):
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            steps.append(loss.detach())
-        losses += torch.stack(steps).tolist()  # waits for the device
-        busy += time.perf_counter() - start if first else 0.0  # the first steps warm up
+            losses.append(loss.detach())
+        run["training"] += [round(x, 4) for x in torch.stack(losses).tolist()]  # waits for the device
         with torch.no_grad():
-            judged.append([len(losses), sum(loss_of(batch).item() for batch in held_out) / len(held_out)])
-    timed = arguments.steps - arguments.every
-    return {
-        "kind": kind, "head_dim": head_dim, "seed": seed, "training": [round(x, 4) for x in losses],
-        "validation": [[step, round(x, 5)] for step, x in judged],
-        "milliseconds_per_step": round(busy / timed * 1e3, 2) if timed > 0 else None,
-    }  # fmt: skip
+            end = sum(loss_of(batch).item() for batch in held_out) / len(held_out)
+        run["validation"].append([len(run["training"]), round(end, 5)])
+        if arguments.out:
+            (arguments.out / f"run_{head_dim}_{kind}_{seed}.json").write_text(json.dumps(run))
+    loss = run["training"]
+    print(f"head_dim {head_dim}, seed {seed}, {kind:5}: loss {loss[0]:.4f} -> {sum(loss[-10:]) / 10:.4f}, validation {end:.4f} "
+          f"({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
+    return run
 
 
 def summary(runs):
@@ -202,7 +204,8 @@ def main():
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--head-dim", type=int, nargs="+", choices=(64, 128), help="default 64, large 64 and 128")
-    parser.add_argument("--out", type=pathlib.Path, help="folder for losses.json, written after each run, and losses.svg")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once, in processes: a device of this size has room for several")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for losses.json, losses.svg, and run_*.json as they come")
     parser.add_argument("--draw", type=pathlib.Path, metavar="JSON", help="only draw such a file's curves, beside it")
     arguments = parser.parse_args()
     if arguments.draw:
@@ -210,30 +213,25 @@ def main():
         return 0
     large = arguments.large
     arguments.width, arguments.layers, arguments.rate = (640, 6, 1e-3) if large else (128, 2, 4e-3)
-    arguments.tokens, arguments.longest = (16384, 2048) if large else (512, 512)
-    arguments.steps = arguments.steps or (500 if large else 120)
-    arguments.every = 50
+    arguments.tokens, arguments.longest = (8192, 2048) if large else (512, 512)
+    arguments.steps = arguments.steps or (400 if large else 120)
     dims = arguments.head_dim or ([64, 128] if large else [64])
     size = sum(p.numel() for p in Gpt(arguments.width, dims[0], arguments.layers).parameters())
     where = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else arguments.device
-    record = {"parameters": size, "tokens_per_step": arguments.tokens, "device": where, "torch": torch.__version__, "runs": []}
     print(f"{size / 1e6:.1f} million parameters, {arguments.steps} steps of {arguments.tokens} tokens in documents of 32 to "
           f"{arguments.longest}, on {where}")  # fmt: skip
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    for seed in range(arguments.seeds):
-        for head_dim in dims:
-            for kind in KINDS:
-                start = time.perf_counter()
-                run = train(kind, head_dim, seed, arguments)
-                record["runs"].append(run)
-                loss, end = run["training"], run["validation"][-1][1]
-                print(f"head_dim {head_dim}, seed {seed}, {kind:5}: loss {loss[0]:.4f} -> {sum(loss[-10:]) / 10:.4f}, validation "
-                      f"{end:.4f} ({time.perf_counter() - start:.0f} s)", flush=True)  # fmt: skip
-                if arguments.out:
-                    (arguments.out / "losses.json").write_text(json.dumps(record))
-    ratio = summary(record["runs"])
+    tasks = [(kind, dim, seed, arguments) for seed in range(arguments.seeds) for dim in dims for kind in KINDS]
+    if arguments.jobs > 1:
+        with torch.multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+            runs = pool.starmap(train, tasks, 1)
+    else:
+        runs = [train(*task) for task in tasks]
+    record = {"parameters": size, "tokens_per_step": arguments.tokens, "device": where, "torch": torch.__version__, "runs": runs}
+    ratio = summary(runs)
     if arguments.out:
+        (arguments.out / "losses.json").write_text(json.dumps(record))
         draw(record, arguments.out / "losses.svg")
     return 0 if ratio < 1.01 else 1
 
