@@ -280,6 +280,9 @@ mxa_emu_access mxa_emu_generic(mxa_emu_site site);
 /* Shared memory, addresses with or without rank. Returns its bytes, or NULL (reported) out of range
  * or misaligned. Called at issue; the data may move later. */
 void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write);
+/* Sixteen bytes each (bit i: at 16*i) of the 1,024 from `block_address` on, a multiple of that. */
+void mxa_emu_check_units(const mxa_emu_access *as, uint32_t block_address, uint64_t units,
+                         int write);
 unsigned char *mxa_emu_shared(uint32_t address, uint32_t bytes, mxa_emu_site site);
 
 /* TMEM of a CTA: lanes of `halves` (bit h: lanes 16h..16h+15), columns column..column+columns-1. */

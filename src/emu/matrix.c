@@ -94,19 +94,21 @@ static uint32_t at(const mxa_emu_matrix *m, uint32_t row, uint32_t byte)
 void mxa_emu_matrix_check(const mxa_emu_matrix *m, const mxa_emu_access *as, int rank,
                           uint32_t rows, uint32_t bytes)
 {
-    /* WHY in longer pieces: a swizzle keeps aligned ranges of its width, and of 32 bytes, whole. */
     const uint32_t where = (uint32_t)rank << MXA_EMU_RANK_SHIFT;
-    uint32_t piece = 16;
-    if (m->swizzle && m->along_x && m->start % m->swizzle == 0 && bytes % m->swizzle == 0) {
-        piece = m->swizzle;
-    } else if (m->swizzle && m->start % 32 == 0 && bytes % 32 == 0) {
-        piece = 32;
-    }
+    uint32_t block = 0;
+    uint64_t units = 0; /* of the block, gathered while accesses stay in it */
     for (uint32_t row = 0; row < rows; row++) {
-        for (uint32_t byte = 0; byte < bytes; byte += piece) {
-            mxa_emu_check_shared(as, where + (at(m, row, byte) & ~(piece - 1)), piece, 0);
+        for (uint32_t byte = 0; byte < bytes; byte += 16) {
+            const uint32_t address = at(m, row, byte), in = address / 1024 * 1024;
+            if (units && in != block) {
+                mxa_emu_check_units(as, where + block, units, 0);
+                units = 0;
+            }
+            block = in;
+            units |= (uint64_t)1 << address % 1024 / 16;
         }
     }
+    mxa_emu_check_units(as, where + block, units, 0);
 }
 
 void mxa_emu_matrix_read(const mxa_emu_matrix *m, const mxa_emu_cta *cta, uint32_t rows,
