@@ -150,6 +150,7 @@ struct mxa_emu_thread {
     uint16_t component; /* its own: its number in the cluster */
     int index, lane;    /* in the CTA, in the warp */
     mxa_emu_state state;
+    int runnable_at;   /* while RUNNABLE: in the scheduler's list */
     mxa_emu_site site; /* where it waits */
     const mxa_emu_clock *known, *proxy, *tensor;
     uint32_t own, own_proxy;   /* its own component in known, and what of that is in proxy */

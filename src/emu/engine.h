@@ -146,6 +146,8 @@ mxa_emu_mbarrier *mxa_emu_mbarrier_at(uint32_t address, mxa_emu_site site);
 struct mxa_emu_shadow *mxa_emu_shadow_new(void);
 void mxa_emu_shadow_free(struct mxa_emu_shadow *shadow);
 void mxa_emu_shadow_begin(mxa_emu_cta *cta);
+/* A thread's access to its own CTA's memory, of at most 16 bytes and aligned to them; in bounds. */
+void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write);
 int mxa_emu_tmem_columns(const mxa_emu_cta *cta); /* that are allocated */
 mxa_emu_cta *mxa_emu_cta_of(uint32_t address);    /* by its rank; NULL: there is none */
 

@@ -33,6 +33,7 @@ void mxa_emu_make_runnable(mxa_emu_thread *thread)
 {
     mxa_emu_engine *engine = mxa_emu_engine_now();
     thread->state = MXA_EMU_RUNNABLE;
+    thread->runnable_at = engine->runnable_count;
     engine->runnable[engine->runnable_count++] = thread;
 }
 
@@ -52,15 +53,22 @@ static void ask_conditions(void)
     }
 }
 
+/* Takes the i'th of those that can run. */
+static mxa_emu_thread *take(mxa_emu_engine *engine, int i)
+{
+    mxa_emu_thread *thread = engine->runnable[i],
+                   *last = engine->runnable[--engine->runnable_count];
+    engine->runnable[i] = last;
+    last->runnable_at = i;
+    return thread;
+}
+
 static mxa_emu_thread *pick(mxa_emu_engine *engine)
 {
-    int i = engine->runnable_count - 1;
-    if (!mxa_emu_now->options.eager) {
-        i = (int)mxa_emu_random((uint32_t)engine->runnable_count);
-    }
-    mxa_emu_thread *thread = engine->runnable[i];
-    engine->runnable[i] = engine->runnable[--engine->runnable_count];
-    return thread;
+    const int any = engine->runnable_count - 1;
+    return take(engine, mxa_emu_now->options.eager
+                            ? any
+                            : (int)mxa_emu_random((uint32_t)engine->runnable_count));
 }
 
 /* Leaves the thread that runs (or the launch) for the next one. */
@@ -182,6 +190,22 @@ static void view_all(mxa_emu_meeting *meeting)
     }
 }
 
+/* WHY mostly the next lane comes next: it is in the cache, the scheduler is not asked, and an order
+ * among the lanes of a warp hides nothing, since order is checked by clocks. */
+static void wait_for_lanes(mxa_emu_thread *thread, mxa_emu_thread *next, mxa_emu_site site)
+{
+    mxa_emu *emu = mxa_emu_now;
+    if (next->state != MXA_EMU_RUNNABLE || emu->options.eager || mxa_emu_random(32) == 0) {
+        mxa_emu_block_in(MXA_EMU_IN_MEETING, site);
+        return;
+    }
+    thread->state = MXA_EMU_IN_MEETING;
+    thread->site = site;
+    emu->step++;
+    emu->thread = take(emu->engine, next->runnable_at);
+    mxa_emu_fiber_switch(&thread->stack_pointer, next->stack_pointer);
+}
+
 static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_emu_meeting *),
                  uint64_t key, void *lane, mxa_emu_site site)
 {
@@ -208,7 +232,7 @@ static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_em
     meeting->lane[i] = lane;
     meeting->sites[i] = site;
     if (++meeting->come < meeting->lanes) {
-        mxa_emu_block_in(MXA_EMU_IN_MEETING, site);
+        wait_for_lanes(thread, &meeting->first[(i + 1) % meeting->lanes], site);
         return;
     }
     mxa_emu_engine *engine = mxa_emu_engine_now();

@@ -541,6 +541,25 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
     }
 }
 
+void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write)
+{
+    if (!mxa_emu_now->options.checks) {
+        return;
+    }
+    touch t;
+    mxa_emu_cta *cta = mxa_emu_now->thread->cta;
+    const uint32_t at = (address & ((1u << MXA_EMU_RANK_SHIFT) - 1)) - MXA_EMU_SHARED_BASE;
+    const uint32_t unit = at % BLOCK_BYTES / UNIT_BYTES, first = at % UNIT_BYTES;
+    begin_touch(&t, cta, as, write);
+    t.place.at = address / BLOCK_BYTES * BLOCK_BYTES;
+    piece *p = &split_block(cta->shadow, &cta->shadow->shared[at / BLOCK_BYTES])[unit];
+    if (bytes == UNIT_BYTES && !p->parts) {
+        touch_cell(&p->whole, &t, (int)unit);
+    } else {
+        touch_piece(p, &t, (int)unit, UNIT_BYTES, first, first + bytes);
+    }
+}
+
 void mxa_emu_check_units(const mxa_emu_access *as, uint32_t block_address, uint64_t units,
                          int write)
 {

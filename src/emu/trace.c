@@ -30,7 +30,8 @@ static void tally(mxa_emu_tally *to, const char *name, int64_t count, int by_tex
 void mxa_emu_count(const char *name)
 {
     mxa_emu_tally *to = mxa_emu_now->tally;
-    const size_t first = ((uintptr_t)name >> 3) % MXA_EMU_TALLIES;
+    const size_t first = (uint32_t)(uintptr_t)name * 2654435761u >>
+                         (32 - MXA_EMU_TALLIES_LOG2); /* names lie close */
     for (size_t i = 0; i < MXA_EMU_TALLIES; i++) {
         const size_t slot = (first + i) % MXA_EMU_TALLIES;
         if (to->name[slot] == name || !to->name[slot]) {

@@ -8,7 +8,7 @@
 #include "emu/emu.h"
 #include "mxattn/mxattn.h"
 
-enum { MXA_EMU_TALLIES = 96 };
+enum { MXA_EMU_TALLIES_LOG2 = 7, MXA_EMU_TALLIES = 1 << MXA_EMU_TALLIES_LOG2 };
 
 typedef struct mxa_emu_tally {
     const char *name[MXA_EMU_TALLIES]; /* NULL: free */
