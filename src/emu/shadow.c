@@ -10,72 +10,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/shadow.h"
-#include "emu/trace.h"
 
 #include <string.h>
-
-enum {
-    READERS = 4,
-    UNIT_BYTES = 16,
-    UNITS = 64,
-    BLOCK_BYTES = UNITS * UNIT_BYTES,
-    BLOCKS = MXA_EMU_SHARED_BYTES / BLOCK_BYTES,
-    QUARTERS = 4,
-    GROUPS = MXA_EMU_TMEM_COLUMNS / UNITS,
-    RECORDS = 8
-};
-
-_Static_assert(MXA_EMU_SHARED_BYTES % BLOCK_BYTES == 0, "whole blocks");
-
-typedef struct cell {
-    mxa_emu_access writer, reader[READERS];
-} cell;
-
-/* A unit that is one cell, or several: then `parts` has them. */
-typedef struct piece {
-    cell whole;
-    struct piece *parts;
-} piece;
-
-typedef struct record {
-    mxa_emu_access as;
-    uint64_t units;
-} record;
-
-typedef struct block {
-    piece *pieces; /* one for each unit; NULL: the records say all */
-    int writes, reads;
-    record write[RECORDS], read[RECORDS];
-} block;
-
-/* Pieces are cut from sheets that live as long as the shadow; those that are free form lists. */
-enum { SHEET_PIECES = 16 * UNITS };
-typedef struct sheet {
-    struct sheet *next;
-    piece pieces[SHEET_PIECES];
-} sheet;
-
-struct mxa_emu_shadow {
-    block shared[BLOCKS];
-    block tensor[QUARTERS][GROUPS];
-    uint8_t allocated[MXA_EMU_TMEM_COLUMNS];
-    int tensor_used;
-    int blocks_used;
-    sheet *sheets, *sheet;
-    int sheet_used;
-    piece *free_four, *free_block; /* linked through the first one's parts */
-};
-
-/* Where an access goes: unit i of a block is at place + i. */
-typedef struct touch {
-    struct mxa_emu_shadow *shadow;
-    mxa_emu_place place; /* of the block's first unit */
-    const mxa_emu_access *as;
-    int write;
-    mxa_emu_thread **views; /* whose clocks it is held against */
-    int count;
-    mxa_emu_thread *one;
-} touch;
 
 struct mxa_emu_shadow *mxa_emu_shadow_new(void)
 {
@@ -173,8 +109,7 @@ static void keep_reader(cell *c, const mxa_emu_access *as)
     c->reader[r < READERS ? r : (int)mxa_emu_random(READERS)] = *as;
 }
 
-/* The records of a block as cells. */
-static piece *split_block(struct mxa_emu_shadow *shadow, block *b)
+piece *mxa_emu_split_block(struct mxa_emu_shadow *shadow, block *b)
 {
     if (b->pieces) {
         return b->pieces;
@@ -372,8 +307,7 @@ static void touch_piece(piece *p, const touch *t, int unit, uint32_t size, uint3
     }
 }
 
-/* Lanes of a column of a quarter: both halves (3), or one. */
-static void touch_halves(piece *p, const touch *t, int unit, uint32_t halves)
+void mxa_emu_touch_halves(piece *p, const touch *t, int unit, uint32_t halves)
 {
     if (halves == 3 && !p->parts) {
         touch_cell(&p->whole, t, unit);
@@ -390,7 +324,7 @@ static void touch_halves(piece *p, const touch *t, int unit, uint32_t halves)
 static void touch_unit(piece *p, const touch *t, int unit)
 {
     if (t->place.tensor) {
-        touch_halves(p, t, unit, 3);
+        mxa_emu_touch_halves(p, t, unit, 3);
     } else {
         touch_piece(p, t, unit, UNIT_BYTES, 0, UNIT_BYTES);
     }
@@ -437,7 +371,7 @@ static int add_record(record *records, int *count, uint64_t units, const touch *
     return 1;
 }
 
-static void touch_block(block *b, uint64_t units, const touch *t)
+void mxa_emu_touch_block(block *b, uint64_t units, const touch *t)
 {
     if (!b->pieces) {
         uint64_t written = 0;
@@ -468,7 +402,7 @@ static void touch_block(block *b, uint64_t units, const touch *t)
                 return;
             }
         }
-        piece *pieces = split_block(t->shadow, b);
+        piece *pieces = mxa_emu_split_block(t->shadow, b);
         for (uint64_t rest = units; rest; rest &= rest - 1) {
             cell *c = &pieces[__builtin_ctzll(rest)].whole;
             if (t->write) {
@@ -488,8 +422,7 @@ static void touch_block(block *b, uint64_t units, const touch *t)
     }
 }
 
-/* Who and what touches a CTA's memory; those whose clocks it is held against. */
-static void begin_touch(touch *t, mxa_emu_cta *cta, const mxa_emu_access *as, int write)
+void mxa_emu_touch_begin(touch *t, mxa_emu_cta *cta, const mxa_emu_access *as, int write)
 {
     mxa_emu_engine *engine = mxa_emu_engine_now();
     t->shadow = cta->shadow;
@@ -503,12 +436,6 @@ static void begin_touch(touch *t, mxa_emu_cta *cta, const mxa_emu_access *as, in
     t->count = engine->viewers_count ? engine->viewers_count : 1;
 }
 
-/* Units first..first+count-1. */
-static uint64_t some_units(uint32_t first, uint32_t count)
-{
-    return (count >= UNITS ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1) << first;
-}
-
 void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write)
 {
     mxa_emu_cta *cta = mxa_emu_cta_of(address);
@@ -516,7 +443,7 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
         return;
     }
     touch t;
-    begin_touch(&t, cta, as, write);
+    mxa_emu_touch_begin(&t, cta, as, write);
     const uint32_t rank = address >> MXA_EMU_RANK_SHIFT << MXA_EMU_RANK_SHIFT;
     uint32_t offset = address - rank - MXA_EMU_SHARED_BASE;
     const uint32_t end = offset + bytes;
@@ -527,7 +454,7 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
         const uint32_t high = end - base < BLOCK_BYTES ? end - base : BLOCK_BYTES;
         t.place.at = rank + MXA_EMU_SHARED_BASE + base;
         if (of_thread || in % UNIT_BYTES || high % UNIT_BYTES) {
-            piece *pieces = split_block(cta->shadow, b);
+            piece *pieces = mxa_emu_split_block(cta->shadow, b);
             for (uint32_t at = in; at < high; at = at / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES) {
                 const uint32_t unit = at / UNIT_BYTES, first = at % UNIT_BYTES;
                 const uint32_t left = high - unit * UNIT_BYTES;
@@ -535,7 +462,8 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
                             left < UNIT_BYTES ? left : UNIT_BYTES);
             }
         } else {
-            touch_block(b, some_units(in / UNIT_BYTES, (high - in) / UNIT_BYTES), &t);
+            mxa_emu_touch_block(b, mxa_emu_some_units(in / UNIT_BYTES, (high - in) / UNIT_BYTES),
+                                &t);
         }
         offset = base + high;
     }
@@ -550,9 +478,9 @@ void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t byte
     mxa_emu_cta *cta = mxa_emu_now->thread->cta;
     const uint32_t at = (address & ((1u << MXA_EMU_RANK_SHIFT) - 1)) - MXA_EMU_SHARED_BASE;
     const uint32_t unit = at % BLOCK_BYTES / UNIT_BYTES, first = at % UNIT_BYTES;
-    begin_touch(&t, cta, as, write);
+    mxa_emu_touch_begin(&t, cta, as, write);
     t.place.at = address / BLOCK_BYTES * BLOCK_BYTES;
-    piece *p = &split_block(cta->shadow, &cta->shadow->shared[at / BLOCK_BYTES])[unit];
+    piece *p = &mxa_emu_split_block(cta->shadow, &cta->shadow->shared[at / BLOCK_BYTES])[unit];
     if (bytes == UNIT_BYTES && !p->parts) {
         touch_cell(&p->whole, &t, (int)unit);
     } else {
@@ -572,142 +500,7 @@ void mxa_emu_check_units(const mxa_emu_access *as, uint32_t block_address, uint6
         return;
     }
     touch t;
-    begin_touch(&t, cta, as, write);
+    mxa_emu_touch_begin(&t, cta, as, write);
     t.place.at = block_address;
-    touch_block(&cta->shadow->shared[(at - MXA_EMU_SHARED_BASE) / BLOCK_BYTES], units, &t);
-}
-
-/* ---- tensor memory ---- */
-
-void mxa_emu_check_tmem(mxa_emu_cta *cta, const mxa_emu_access *as, uint32_t halves,
-                        uint32_t column, uint32_t columns, int write)
-{
-    struct mxa_emu_shadow *shadow = cta->shadow;
-    mxa_emu_trace_columns(as, column, columns);
-    for (uint32_t i = column; i < column + columns; i++) {
-        if (i >= MXA_EMU_TMEM_COLUMNS || !shadow->allocated[i]) {
-            mxa_emu_error(13, "tensor memory outside of the allocation", as->site, 0,
-                          "columns %u to %u by %s; column %u is not allocated", column,
-                          column + columns - 1, mxa_emu_kind_name(as->kind), i);
-            return;
-        }
-    }
-    if (!mxa_emu_now->options.checks) {
-        return;
-    }
-    touch t;
-    begin_touch(&t, cta, as, write);
-    t.place.tensor = 1;
-    for (uint32_t q = 0; q < QUARTERS; q++) {
-        const uint32_t both = halves >> (2 * q) & 3;
-        for (uint32_t at = column; both && at < column + columns;) {
-            const uint32_t group = at / UNITS, first = at % UNITS;
-            const uint32_t left = column + columns - at, room = UNITS - first;
-            const uint64_t units = some_units(first, left < room ? left : room);
-            block *b = &shadow->tensor[q][group];
-            t.place.at = 32 * q + (both == 2 ? 16 : 0);
-            t.place.column = group * UNITS;
-            if (both == 3) {
-                touch_block(b, units, &t);
-            } else {
-                piece *pieces = split_block(shadow, b);
-                for (uint64_t rest = units; rest; rest &= rest - 1) {
-                    const int unit = __builtin_ctzll(rest);
-                    touch_halves(&pieces[unit], &t, unit, both);
-                }
-            }
-            at += left < room ? left : room;
-        }
-    }
-}
-
-/* Columns are forgotten; what they held is poison. */
-void mxa_emu_tmem_allocated(mxa_emu_cta *cta, uint32_t column, uint32_t columns)
-{
-    struct mxa_emu_shadow *shadow = cta->shadow;
-    const uint32_t end =
-        column + columns < MXA_EMU_TMEM_COLUMNS ? column + columns : MXA_EMU_TMEM_COLUMNS;
-    shadow->tensor_used = 1;
-    for (uint32_t i = column; i < end; i++) {
-        shadow->allocated[i] = 1;
-        for (uint32_t q = 0; q < QUARTERS; q++) {
-            block *b = &shadow->tensor[q][i / UNITS];
-            const uint64_t others = ~((uint64_t)1 << i % UNITS);
-            for (int r = 0; r < RECORDS; r++) {
-                b->write[r].units &= others;
-                b->read[r].units &= others;
-            }
-            if (b->pieces) {
-                memset(&b->pieces[i % UNITS], 0, sizeof b->pieces[0]);
-            }
-        }
-    }
-    for (uint32_t lane = 0; lane < MXA_EMU_TMEM_LANES; lane++) {
-        for (uint32_t i = column; i < end; i++) {
-            cta->tmem[lane][i] = MXA_EMU_POISON;
-        }
-    }
-}
-
-/* An access to what is freed must be known to have finished. */
-static void check_freed(mxa_emu_cta *cta, uint32_t lane, uint32_t column,
-                        const mxa_emu_access *last, const mxa_emu_thread *viewer)
-{
-    char place[96];
-    if (last->kind != MXA_EMU_NOTHING && !mxa_emu_knows(viewer, last->component, last->clock)) {
-        mxa_emu_error(18, "tensor memory freed while in use",
-                      mxa_emu_now->thread->warp->meeting->site, last->site,
-                      "%s, last by %s; its completion must be known to the warp that frees",
-                      mxa_emu_tensor_text(cta, lane, column, place, sizeof place),
-                      mxa_emu_kind_name(last->kind));
-    }
-}
-
-static void free_column(mxa_emu_cta *cta, uint32_t quarter, uint32_t column)
-{
-    touch t;
-    const mxa_emu_access none = {0};
-    const block *b = &cta->shadow->tensor[quarter][column / UNITS];
-    const uint64_t unit = (uint64_t)1 << column % UNITS;
-    begin_touch(&t, cta, &none, 1);
-    for (int v = 0; v < t.count; v++) {
-        for (int i = 0; !b->pieces && i < b->writes; i++) {
-            if (b->write[i].units & unit) {
-                check_freed(cta, 32 * quarter, column, &b->write[i].as, t.views[v]);
-            }
-        }
-        for (int i = 0; !b->pieces && i < b->reads; i++) {
-            if (b->read[i].units & unit) {
-                check_freed(cta, 32 * quarter, column, &b->read[i].as, t.views[v]);
-            }
-        }
-        const piece *p = b->pieces ? &b->pieces[column % UNITS] : NULL;
-        for (int part = 0; p && part < (p->parts ? 2 : 1); part++) {
-            const cell *c = p->parts ? &p->parts[part].whole : &p->whole;
-            check_freed(cta, 32 * quarter + 16 * (uint32_t)part, column, &c->writer, t.views[v]);
-            for (int r = 0; r < READERS; r++) {
-                check_freed(cta, 32 * quarter + 16 * (uint32_t)part, column, &c->reader[r],
-                            t.views[v]);
-            }
-        }
-    }
-}
-
-void mxa_emu_tmem_freed(mxa_emu_cta *cta, uint32_t column, uint32_t columns)
-{
-    for (uint32_t i = column; i < column + columns && i < MXA_EMU_TMEM_COLUMNS; i++) {
-        cta->shadow->allocated[i] = 0;
-        for (uint32_t q = 0; q < QUARTERS && mxa_emu_now->options.checks; q++) {
-            free_column(cta, q, i);
-        }
-    }
-}
-
-int mxa_emu_tmem_columns(const mxa_emu_cta *cta)
-{
-    int count = 0;
-    for (uint32_t i = 0; i < MXA_EMU_TMEM_COLUMNS; i++) {
-        count += cta->shadow->allocated[i];
-    }
-    return count;
+    mxa_emu_touch_block(&cta->shadow->shared[(at - MXA_EMU_SHARED_BASE) / BLOCK_BYTES], units, &t);
 }

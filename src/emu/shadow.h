@@ -15,6 +15,84 @@ typedef struct mxa_emu_place {
     uint32_t column; /* of tensor memory */
 } mxa_emu_place;
 
+enum {
+    READERS = 4, /* remembered of each cell */
+    UNIT_BYTES = 16,
+    UNITS = 64,
+    BLOCK_BYTES = UNITS * UNIT_BYTES,
+    BLOCKS = MXA_EMU_SHARED_BYTES / BLOCK_BYTES,
+    QUARTERS = 4,
+    GROUPS = MXA_EMU_TMEM_COLUMNS / UNITS,
+    RECORDS = 8
+};
+
+_Static_assert(MXA_EMU_SHARED_BYTES % BLOCK_BYTES == 0, "whole blocks");
+
+typedef struct cell {
+    mxa_emu_access writer, reader[READERS];
+} cell;
+
+/* A unit that is one cell, or several: then `parts` has them. */
+typedef struct piece {
+    cell whole;
+    struct piece *parts;
+} piece;
+
+typedef struct record {
+    mxa_emu_access as;
+    uint64_t units;
+} record;
+
+typedef struct block {
+    piece *pieces; /* one for each unit; NULL: the records say all */
+    int writes, reads;
+    record write[RECORDS], read[RECORDS];
+} block;
+
+/* Pieces are cut from sheets that live as long as the shadow; those that are free form lists. */
+enum { SHEET_PIECES = 16 * UNITS };
+typedef struct sheet {
+    struct sheet *next;
+    piece pieces[SHEET_PIECES];
+} sheet;
+
+struct mxa_emu_shadow {
+    block shared[BLOCKS];
+    block tensor[QUARTERS][GROUPS];
+    uint8_t allocated[MXA_EMU_TMEM_COLUMNS];
+    int tensor_used;
+    int blocks_used;
+    sheet *sheets, *sheet;
+    int sheet_used;
+    piece *free_four, *free_block; /* linked through the first one's parts */
+};
+
+/* Where an access goes: unit i of a block is at place + i. */
+typedef struct touch {
+    struct mxa_emu_shadow *shadow;
+    mxa_emu_place place; /* of the block's first unit */
+    const mxa_emu_access *as;
+    int write;
+    mxa_emu_thread **views; /* whose clocks it is held against */
+    int count;
+    mxa_emu_thread *one;
+} touch;
+
+/* Units first..first+count-1. */
+static inline uint64_t mxa_emu_some_units(uint32_t first, uint32_t count)
+{
+    return (count >= UNITS ? ~(uint64_t)0 : ((uint64_t)1 << count) - 1) << first;
+}
+
+/* Who and what touches a CTA's memory; those whose clocks it is held against. */
+void mxa_emu_touch_begin(touch *t, mxa_emu_cta *cta, const mxa_emu_access *as, int write);
+/* Units of a block. */
+void mxa_emu_touch_block(block *b, uint64_t units, const touch *t);
+/* The records of a block as cells. */
+piece *mxa_emu_split_block(struct mxa_emu_shadow *shadow, block *b);
+/* Lanes of a column of a quarter: both halves (3), or one. */
+void mxa_emu_touch_halves(piece *p, const touch *t, int unit, uint32_t halves);
+
 /* Kinds as sets of bits: accesses of the asynchronous proxy, and of threads' loads and stores. */
 static inline int mxa_emu_is_async(int kind)
 {
