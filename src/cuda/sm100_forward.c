@@ -21,9 +21,9 @@
 
 enum { ALIGNMENT = 1024, TILE_QUERIES = 2 * MXA_SM100_TILE_Q };
 
-/* One operand's place in private memory; payload only for wide ones. */
+/* One operand's place in private memory; payload and a mean only of wide ones. */
 typedef struct operand_place {
-    int64_t payload, scales;
+    int64_t payload, scales, centre;
     int64_t rows; /* most tiled rows of the batch */
 } operand_place;
 
@@ -91,6 +91,9 @@ static layout lay_out(const mxattn_attention_problem *p)
                                    : p->batch * 128 * tiles_of(most, 128);
         l.operand[i].payload = take(&at, wide ? total * heads * p->head_dim : 0);
         l.operand[i].scales = take(&at, heads * l.operand[i].rows / 128 * MXA_SM100_UNIT);
+        l.operand[i].centre = take(&at, wide && (o.tags[i]->flags & MXATTN_CENTRED)
+                                            ? 4 * p->batch * heads * p->head_dim
+                                            : 0);
     }
     const int64_t rows = is_bf16(p) ? p->kv_heads * l.operand[2].rows : 0;
     l.values = take(&at, rows * p->head_dim * 2);
@@ -250,6 +253,9 @@ static void place_operand(const run *r, const mxattn_tensor *from, int operand,
         placed->stride[2] = placed->shape[3];
         placed->stride[1] = placed->shape[3] * placed->shape[2];
         placed->stride[0] = placed->stride[1] * placed->shape[1];
+        if (from->tags.flags & MXATTN_CENTRED) {
+            placed->centre = pointer(r->base + (uint64_t)r->l.operand[operand].centre);
+        }
     }
     if (wide || (must_arrange(from, axis) && !(operand == 2 && is_bf16(p)))) {
         memset(placed->scales, 0, sizeof placed->scales);
@@ -530,13 +536,15 @@ static mxattn_status forward_params(const run *r, mxa_sm100_forward_params *para
             status = map_operand(r, i, maps[i]);
         }
     }
-    if (!status && (p->v.flags & MXATTN_CENTRED) && address(r->call->v.centre) % 16) {
+    /* Of the tensor that values are multiplied with: a pair's v_seq has none. */
+    const int centred = (r->operand[2].tags.flags & MXATTN_CENTRED) != 0;
+    if (!status && centred && address(r->operand[2].centre) % 16) {
         status = mxa_fail(MXATTN_ALIGNMENT,
                           "args.v.centre is at %p; on cuda it must be a multiple of 16",
-                          (const void *)r->call->v.centre);
+                          (const void *)r->operand[2].centre);
     }
     params->batch = r->batch;
-    params->v_mean = p->v.flags & MXATTN_CENTRED ? address(r->call->v.centre) : 0;
+    params->v_mean = centred ? address(r->operand[2].centre) : 0;
     params->sink = p->has_sink ? address(r->call->sink) : 0;
     params->heads = (int32_t)p->heads;
     params->group = (int32_t)(p->heads / p->kv_heads);

@@ -389,8 +389,12 @@ static void arranged(void)
         mxt_attention_dense(&a, 2, 140, 200, 2, 1, i % 4 < 2 ? 128 : 64);
         a.problem.causal = i & 1;
         options_of(&a, form);
+        a.problem.v.flags = form < 2 && types[i % 4] == F32 ? MXATTN_CENTRED : 0;
         mxt_attention_alloc(&a);
         mxt_attention_fill(&a, MXT_GAUSSIAN, 40 + (uint64_t)i);
+        for (int64_t j = 0; a.problem.v.flags && j < mxt_size_v(&a); j++) {
+            a.v[j] += 3;
+        }
         check_arranged(&a, types[i % 4], i % 4 >= 2);
         mxt_attention_free(&a);
         mxt_case("arranged: %s, jagged, variant %d", mxa_dtype_name(types[i % 4]), i);
