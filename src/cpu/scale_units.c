@@ -10,13 +10,19 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 32, UNITS = 4, GROUPS = 4 };
+enum { BLOCK = 32, UNITS = 4, GROUPS = 4, ROWS = 64 / MXA_UNIT_ROW };
 
 /* WHY: 16 bytes are in every x86-64's reach, and four tokens by four units, or four groups of a
  * row, fill them; wider registers would only take more of the same. */
 typedef uint8_t bytes __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
+
+/* Of memory that need not be there. */
+static inline void prefetch(const uint8_t *from, int64_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)ahead));
+}
 
 static inline bytes load(const uint8_t *from)
 {
@@ -36,9 +42,20 @@ static inline void store(uint8_t *to, words x, int stream)
     memcpy(to, &x, sizeof x);
 }
 
-void mxa_unit_repeat(uint8_t *to, const uint8_t row[MXA_UNIT_ROW], int stream)
+/* Bytes 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15; twice, a 4 x 4 matrix is turned. */
+static inline bytes shuffle(bytes x)
 {
-    const words x = (words)load(row);
+    return __builtin_shufflevector(x, x, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
+void mxa_unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream)
+{
+    uint32_t group[GROUPS];
+    for (int g = 0; g < GROUPS; g++)
+        memcpy(&group[g], from + g * step, sizeof group[g]);
+    words x = {group[0], group[1], group[2], group[3]};
+    if (turned)
+        x = (words)shuffle(shuffle((bytes)x));
     for (int r = 0; r < BLOCK; r++)
         store(to + r * MXA_UNIT_ROW, x, stream);
 }
@@ -66,27 +83,32 @@ static inline words load_groups(const uint8_t *from, int width)
     return (words)__builtin_shufflevector((halves)x, (halves){0}, 0, 8, 1, 8, 2, 8, 3, 8);
 }
 
+/* A line of each unit at a time. */
 static inline void units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
-                                   int width, int stream)
+                                   int width, int64_t ahead, int stream)
 {
-    for (int r = 0; r < BLOCK; r++) {
-        words x[GROUPS];
-        for (int g = 0; g < GROUPS; g++)
-            x[g] = load_groups(from + (g * BLOCK + r) * token_bytes, width);
-        transpose(x);
+    for (int r = 0; r < BLOCK; r += ROWS) {
+        words x[ROWS][GROUPS];
+        for (int i = 0; i < ROWS; i++) {
+            prefetch(from, ahead + (r + i) * GROUPS * token_bytes);
+            for (int g = 0; g < GROUPS; g++)
+                x[i][g] = load_groups(from + (g * BLOCK + r + i) * token_bytes, width);
+            transpose(x[i]);
+        }
         for (int u = 0; u < UNITS; u++)
-            store(to[u] + r * MXA_UNIT_ROW, x[u], stream);
+            for (int i = 0; i < ROWS; i++)
+                store(to[u] + (r + i) * MXA_UNIT_ROW, x[i][u], stream);
     }
 }
 
 void mxa_units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
-                         int stream)
+                         int64_t ahead, int stream)
 {
     uint8_t *const copy[4] = {to[0], to[1], to[2], to[3]}; /* which stores do not alias */
     if (width == GROUPS)
-        units_of_tokens(copy, from, token_bytes, GROUPS, stream);
+        units_of_tokens(copy, from, token_bytes, GROUPS, ahead, stream);
     else
-        units_of_tokens(copy, from, token_bytes, 2, stream);
+        units_of_tokens(copy, from, token_bytes, 2, ahead, stream);
 }
 
 /* Four dims of one group from each of four bytes that are a block apart: x[i] has the groups of

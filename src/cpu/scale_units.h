@@ -14,13 +14,15 @@
 
 enum { MXA_UNIT_BYTES = 512, MXA_UNIT_BLOCKS = 4, MXA_UNIT_ROW = 16 };
 
-/* All 32 rows alike. */
-void mxa_unit_repeat(uint8_t *to, const uint8_t row[MXA_UNIT_ROW], int stream);
+/* All 32 rows alike: group g has the four bytes at from + g*step, or, turned, byte g of each of
+ * those four groups. */
+void mxa_unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream);
 
 /* Four units at once, of 128 tokens: token t has the `width` bytes (4 or 2; the rest of a group is
- * 0) for unit u at from + t*token_bytes + u*width. */
+ * 0) for unit u at from + t*token_bytes + u*width. Every fourth row, from `ahead` bytes
+ * on, is asked for: reads of what comes next go on between the stores. */
 void mxa_units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
-                         int stream);
+                         int64_t ahead, int stream);
 
 /* One unit of 128 dims: block k of 32 tokens has one byte for each, in order, at from[k]. */
 void mxa_unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream);

@@ -20,6 +20,7 @@ enum {
     TILE_TOKENS = 128,
     /* Blocks of a walk: what is found out once for them costs as much as a unit. */
     WALK_BLOCKS = 32,
+    AHEAD_TILES = 16,
     /* WHY: a target this large leaves the caches before it is read. */
     STREAM_BYTES = 32 << 20
 };
@@ -43,7 +44,14 @@ typedef struct scales_job {
     const mxa_scales_call *call;
     int uniform; /* 1: a block has one byte in the source, whichever of its elements is asked for */
     int stream;
+    int64_t ahead; /* tiles: how early a unit's source is asked for */
 } scales_job;
+
+/* Of memory that need not be there. */
+static void prefetch(const uint8_t *at, int64_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
+}
 
 /* Where the bytes of some tokens lie, from the first block's, head 0's, dim 0's on: bytes between
  * heads, tiles of 128 tokens, blocks of a tile, columns of 128 dims, chunks of a column, and
@@ -88,11 +96,6 @@ static void blocks_of(int64_t count, int64_t of[MXA_UNIT_BLOCKS])
         of[i] = at_most_block(at_least_0(count - i * MXA_BLOCK));
 }
 
-static int is_whole(const int64_t of[MXA_UNIT_BLOCKS])
-{
-    return of[MXA_UNIT_BLOCKS - 1] == MXA_BLOCK;
-}
-
 /* Rows r of a unit repeat while all of its four groups have them. */
 static void write_uniform(const scales_job *job, const walk *from, const uint8_t *source,
                           const unit_size *size, uint8_t *unit)
@@ -107,10 +110,6 @@ static void write_uniform(const scales_job *job, const walk *from, const uint8_t
     int64_t shortest = MXA_BLOCK;
     for (int g = 0; g < MXA_UNIT_BLOCKS; g++)
         shortest = within[g] > 0 && within[g] < shortest ? within[g] : shortest;
-    if (shortest == MXA_BLOCK) {
-        mxa_unit_repeat(unit, row, job->stream);
-        return;
-    }
     for (int64_t r = 0; r < MXA_BLOCK; r++) {
         if (r == shortest) /* from here on some group is over: that of the last block */
             for (int g = 0; g < MXA_UNIT_BLOCKS; g++)
@@ -135,40 +134,58 @@ static void write_elements(const scales_job *job, const walk *from, const uint8_
         }
 }
 
-static void write_unit(const scales_job *job, const walk *from, const uint8_t *source,
-                       const unit_size *size, uint8_t *unit)
+/* A unit all of whose 16 blocks are whole; returns 0 where its source is not laid out for that. */
+static int write_whole(const scales_job *job, const walk *from, const uint8_t *source,
+                       uint8_t *unit)
 {
-    if (job->uniform) {
-        write_uniform(job, from, source, size, unit);
-    } else if (job->call->to_axis == MXATTN_SEQ && from->within == 1 && from->chunk == MXA_BLOCK &&
-               is_whole(size->tokens) && is_whole(size->dims)) {
-        const uint8_t *const rows[] = {source, source + from->block, source + 2 * from->block,
-                                       source + 3 * from->block};
-        mxa_unit_of_dims(unit, rows, job->stream);
-    } else {
-        write_elements(job, from, source, size, unit);
+    const int hdim = job->call->to_axis == MXATTN_HDIM;
+    if (job->uniform && (from->chunk == 1 || from->block == 1)) {
+        const int by_token = from->chunk == 1; /* the four bytes of a block of tokens follow */
+        prefetch(source, job->ahead * from->tile);
+        mxa_unit_repeat(unit, source, by_token ? from->block : from->chunk, by_token != hdim,
+                        job->stream);
+        return 1;
+    }
+    if (job->uniform || hdim || from->within != 1 || from->chunk != MXA_BLOCK)
+        return 0;
+    const uint8_t *const rows[] = {source, source + from->block, source + 2 * from->block,
+                                   source + 3 * from->block};
+    mxa_unit_of_dims(unit, rows, job->stream);
+    return 1;
+}
+
+/* The units of 128 tokens, or fewer where they end, of one head. */
+static void write_tile(const scales_job *job, const walk *from, const uint8_t *source,
+                       int64_t tokens, int64_t step, uint8_t *unit)
+{
+    for (int64_t dims = job->call->head_dim; dims > 0; dims -= TILE_TOKENS) {
+        if (tokens < TILE_TOKENS || dims < TILE_TOKENS || !write_whole(job, from, source, unit)) {
+            unit_size size;
+            blocks_of(tokens, size.tokens);
+            blocks_of(dims, size.dims);
+            (job->uniform ? write_uniform : write_elements)(job, from, source, &size, unit);
+        }
+        source += from->column;
+        unit += step;
     }
 }
 
-/* The units of some heads, all dims, of tokens that begin at a multiple of 128 of a sequence. */
+/* The units of some heads, of tokens that begin at a multiple of 128 of a sequence; in the order in
+ * which the source lies. */
 static void write_units(const scales_job *job, const mxa_block_at *at, int64_t tokens, int64_t head,
                         int64_t head_end)
 {
     const mxa_scales_call *call = job->call;
     const walk from = walk_of(&call->from, call->from_axis, at);
     const walk to = walk_of(&call->to, call->to_axis, at);
-    for (; head < head_end; head++)
-        for (int64_t tile = 0; tile * TILE_TOKENS < tokens; tile++) {
-            const uint8_t *source = from.data + head * from.head + tile * from.tile;
-            uint8_t *unit = to.data + head * to.head + tile * to.tile;
-            unit_size size;
-            blocks_of(tokens - tile * TILE_TOKENS, size.tokens);
-            for (int64_t d = 0; d < call->head_dim; d += TILE_TOKENS) {
-                blocks_of(call->head_dim - d, size.dims);
-                write_unit(job, &from, source, &size, unit);
-                source += from.column;
-                unit += to.column;
-            }
+    const int64_t tiles = (tokens + TILE_TOKENS - 1) / TILE_TOKENS;
+    const int by_head = call->from.layout == MXATTN_TILED;
+    for (int64_t i = by_head ? head : 0; i < (by_head ? head_end : tiles); i++)
+        for (int64_t j = by_head ? 0 : head; j < (by_head ? tiles : head_end); j++) {
+            const int64_t h = by_head ? i : j, tile = by_head ? j : i;
+            write_tile(job, &from, from.data + h * from.head + tile * from.tile,
+                       tokens - tile * TILE_TOKENS, to.column,
+                       to.data + h * to.head + tile * to.tile);
         }
 }
 
@@ -199,37 +216,40 @@ static int group_width(const mxa_scales_call *call)
     return same && call->from.stride_k == 1 && call->from.stride_head == chunks ? width : 0;
 }
 
-/* The same for all heads, whose bytes share lines: four units at a time. */
-static void tile_tokens(void *arg, const mxa_block_at *at, int64_t unused, int64_t unused_too)
+/* The units of 128 tokens, four at a time, of as many heads as that divides into; returns how many.
+ */
+static int64_t scatter_tokens(const scales_job *job, const mxa_block_at *at, int width)
 {
-    enum { UNITS = 4, LINE = 64 };
-    const scales_job *job = arg;
+    enum { UNITS = 4 };
     const mxa_scales_call *call = job->call;
+    const int64_t columns = (call->head_dim + TILE_TOKENS - 1) / TILE_TOKENS;
+    const int64_t row = call->from.stride_row, units = call->heads * columns;
+    const walk from = walk_of(&call->from, MXATTN_HDIM, at);
+    const walk to = walk_of(&call->to, MXATTN_HDIM, at);
+    for (int64_t u = 0; u + UNITS <= units; u += UNITS) {
+        const uint8_t *source = from.data + u * width;
+        uint8_t *unit[UNITS];
+        for (int64_t i = 0; i < UNITS; i++)
+            unit[i] = to.data + (u + i) / columns * to.head + (u + i) % columns * to.column;
+        /* Rows of the next tile: the four calls that share their lines ask for each once. */
+        const int64_t ahead = (TILE_TOKENS + u / UNITS % UNITS) * row;
+        mxa_units_of_tokens(unit, source, row, width, ahead, job->stream);
+    }
+    return units / UNITS * UNITS / columns;
+}
+
+/* All heads: in a source that is not tiled, the bytes of several share a line. */
+static void tile_heads(void *arg, const mxa_block_at *at, int64_t unused, int64_t unused_too)
+{
+    const scales_job *job = arg;
     const int64_t tokens = tokens_of_walk(at, MXA_UNIT_BLOCKS);
+    const int width = group_width(job->call);
     (void)unused;
     (void)unused_too;
-    if (tokens == 0)
-        return;
-    int64_t done = 0; /* heads */
-    if (tokens == TILE_TOKENS) {
-        const int width = group_width(call);
-        const int64_t columns = (call->head_dim + TILE_TOKENS - 1) / TILE_TOKENS;
-        const int64_t row = call->from.stride_row, units = call->heads * columns;
-        const walk from = walk_of(&call->from, MXATTN_HDIM, at);
-        const walk to = walk_of(&call->to, MXATTN_HDIM, at);
-        for (int64_t u = 0; u + UNITS <= units; u += UNITS) {
-            const uint8_t *source = from.data + u * width;
-            uint8_t *unit[UNITS];
-            for (int64_t i = 0; i < UNITS; i++)
-                unit[i] = to.data + (u + i) / columns * to.head + (u + i) % columns * to.column;
-            for (int64_t t = 0; u * width % LINE == 0 && t < TILE_TOKENS; t++)
-                __builtin_prefetch(
-                    (const void *)((uintptr_t)source + (uintptr_t)((TILE_TOKENS + t) * row)));
-            mxa_units_of_tokens(unit, source, row, width, job->stream);
-        }
-        done = units / UNITS * UNITS / columns;
-    }
-    write_units(job, at, tokens, done, call->heads);
+    if (tokens)
+        write_units(job, at, tokens,
+                    width && tokens == TILE_TOKENS ? scatter_tokens(job, at, width) : 0,
+                    job->call->heads);
 }
 
 /* Units beyond the tokens of a sequence, where the caller's cu_scale leaves room. */
@@ -290,6 +310,7 @@ static scales_job job_of(const mxa_scales_call *call)
     job.uniform = call->from_axis != call->to_axis || call->from.layout == MXATTN_COMPACT;
     job.stream = call->to.layout == MXATTN_TILED && (uintptr_t)call->to.data % MXA_UNIT_ROW == 0 &&
                  mxa_scales_size(call->to_axis, MXATTN_TILED, &extent) >= STREAM_BYTES;
+    job.ahead = AHEAD_TILES;
     return job;
 }
 
@@ -305,8 +326,8 @@ static void move(const mxattn_context *context, const mxa_scales_call *call)
         mxa_scales_clear_empty(&call->to, call->to_axis, &call->batch, heads, dims);
         mxa_parallel_blocks(context, &call->batch, heads, dims, clear_block, &job);
     }
-    if (group_width(call))
-        mxa_parallel_blocks(context, &call->batch, 1, heads * dims, tile_tokens, &job);
+    if (call->from.layout != MXATTN_TILED)
+        mxa_parallel_blocks(context, &call->batch, 1, heads * dims, tile_heads, &job);
     else
         mxa_parallel_blocks(context, &call->batch, heads, dims, tile_block, &job);
 }

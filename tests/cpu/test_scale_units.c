@@ -40,7 +40,7 @@ static void test_tokens(int width, int stream)
         from[i] = pattern(i);
     for (int u = 0; u < 4; u++)
         to[u] = memory + (3 - u) * MXA_UNIT_BYTES;
-    mxa_units_of_tokens(to, from, ROW, width, stream);
+    mxa_units_of_tokens(to, from, ROW, width, 0, stream);
     for (int u = 0; u < 4; u++)
         for (int64_t t = 0; t < TOKENS; t++)
             for (int64_t k = 0; k < MXA_UNIT_BLOCKS; k++)
@@ -62,9 +62,16 @@ static void test_dims(int stream)
     for (int64_t d = 0; d < TOKENS; d++)
         for (int64_t k = 0; k < 4; k++)
             check_unit(unit, d, k, rows[k][d]);
-    mxa_unit_repeat(unit, from, stream);
-    for (int64_t i = 0; i < MXA_UNIT_BYTES; i++)
-        CHECK(unit[i] == from[i % MXA_UNIT_ROW], "byte %lld of a repeated row", (long long)i);
+    for (int turned = 0; turned < 2; turned++) {
+        enum { STEP = 7 };
+        mxa_unit_repeat(unit, from, STEP, turned, stream);
+        for (int i = 0; i < MXA_UNIT_BYTES; i++) {
+            const int g = i % MXA_UNIT_ROW / 4, k = i % 4;
+            const uint8_t want = from[turned ? k * STEP + g : g * STEP + k];
+            CHECK(unit[i] == want, "repeated, turned %d: byte %d is %02x, not %02x", turned, i,
+                  unit[i], want);
+        }
+    }
     mxt_guard_free(from);
     mxt_guard_free(unit);
 }
