@@ -17,7 +17,9 @@
 enum {
     PIECE_ELEMENTS = 4096, /* FP32 between arithmetic and quantization: 16 KiB */
     SQUARE_DIMS = 256,     /* of 32 rows: 32 KiB; a multiple of 128, as a unit of tiled scales */
-    WORKSPACE_ALIGNMENT = 256
+    WORKSPACE_ALIGNMENT = 256,
+    AHEAD_BYTES = 256 << 10, /* a group and what is asked for ahead of it share the second cache */
+    STREAM_BYTES = 64 << 20  /* as quantize.c has it */
 };
 
 static int64_t round_up(int64_t bytes)
@@ -39,7 +41,24 @@ typedef struct norm_job {
     int64_t group; /* tokens at once */
     int64_t dims;  /* of a piece */
     int64_t buffer_bytes;
+    int64_t ahead;           /* bytes of x from a row to that of the next group */
+    int stream, stream_wide; /* y, y_wide pass by the caches */
 } norm_job;
+
+static int64_t elements_of(const mxattn_tensor *t)
+{
+    return t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
+}
+
+/* Whole lines of BF16 only. */
+static int may_stream(const mxattn_tensor *t)
+{
+    enum { LINE = 64, LINE_ELEMENTS = LINE / 2 };
+    int may = t->ndim && (uintptr_t)t->data % LINE == 0 && t->shape[3] % LINE_ELEMENTS == 0;
+    for (int i = 0; i < 3; i++)
+        may &= t->stride[i] % LINE_ELEMENTS == 0;
+    return may;
+}
 
 /* Rows whose scales are their own are taken few at a time, so that memory is read and written in
  * order; a square or column needs 32. */
@@ -49,24 +68,65 @@ static norm_job norm_job_of(const mxattn_context *context, const mxa_rmsnorm_cal
     const int whole = call->rope.cosine != NULL ||
                       (call->y.tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
     const int rows = !call->y.ndim || call->y.tags.block == MXATTN_BLOCK_ROW;
-    norm_job job = {call,
-                    mxa_row_kernels_for(context->isa),
-                    mxa_quantize_kernels_for(context->isa),
-                    MXA_BLOCK,
-                    0,
-                    0};
+    norm_job job = {.call = call,
+                    .rows = mxa_row_kernels_for(context->isa),
+                    .quantize = mxa_quantize_kernels_for(context->isa),
+                    .group = MXA_BLOCK};
     while (rows && job.group > 1 && job.group * dims > PIECE_ELEMENTS)
         job.group /= 2;
     job.dims = rows ? PIECE_ELEMENTS / job.group : SQUARE_DIMS;
     if (whole || job.dims > dims)
         job.dims = dims;
     job.buffer_bytes = round_up(job.group * job.dims * (int64_t)sizeof(float));
+    job.ahead = job.group * call->x.stride[1] * mxa_dtype_bytes(call->x.tags.dtype);
+    if (job.ahead > AHEAD_BYTES)
+        job.ahead = 0;
+    const int large =
+        elements_of(&call->x) * (1 + mxa_dtype_bytes(call->x.tags.dtype)) > STREAM_BYTES;
+    job.stream = large;
+    job.stream_wide = large && may_stream(&call->y_wide);
     return job;
 }
 
 int64_t mxa_cpu_rmsnorm_workspace(const mxattn_context *context, const mxa_rmsnorm_call *call)
 {
     return norm_job_of(context, call).buffer_bytes * mxa_parallel_workers(context);
+}
+
+/* 1 where rows need no FP32 between division and output: not turned, nothing but BF16 and MXFP8 to
+ * write, and a factor that is no power of two times another. */
+static int words_suffice(const mxa_rmsnorm_call *call, const mxa_rms_scale *scales, int64_t used)
+{
+    int suffice =
+        !call->rope.cosine && (!call->y_wide.ndim || call->y_wide.tags.dtype == MXATTN_BF16);
+    for (int64_t t = 0; suffice && t < used; t++)
+        suffice = scales[t].prescale == 1.0F;
+    return suffice;
+}
+
+/* write_piece by way of 16-bit words; returns 0 where some block needs FP32. */
+static int write_piece_words(const norm_job *job, const mxa_piece *piece, uint16_t *buffer,
+                             const mxa_rms_scale *scales)
+{
+    const mxa_rmsnorm_call *call = job->call;
+    const mxa_sequence *seq = &piece->at->sequence;
+    const int64_t s = piece->at->block * MXA_BLOCK + piece->token;
+    const float *weight = call->weight ? call->weight + piece->dim : NULL;
+    mxa_words_out wide = {.to_bf16 = 1, .stream = job->stream_wide, .ahead = job->ahead};
+    mxa_words_out narrow = {.to_bf16 = call->round_to_bf16, .ahead = job->ahead};
+    for (int64_t t = 0; t < piece->used; t++) {
+        const void *x = mxa_element_of(&call->x, seq, s + t, piece->head, piece->dim);
+        if (call->y_wide.ndim) {
+            wide.words = (void *)mxa_element_of(&call->y_wide, seq, s + t, piece->head, piece->dim);
+            job->rows->divide_words(x, call->x.tags.dtype, piece->dims, &scales[t], weight, &wide);
+        }
+        if (call->y.ndim) {
+            narrow.words = buffer + t * piece->stride;
+            job->rows->divide_words(x, call->x.tags.dtype, piece->dims, &scales[t], weight,
+                                    &narrow);
+        }
+    }
+    return !call->y.ndim || mxa_quantize_piece_words(job->quantize, piece, &call->y, job->stream);
 }
 
 /* Dims [d, d + dims) of tokens that are in use, and what becomes of them. */
@@ -113,9 +173,11 @@ static void write_group(const norm_job *job, mxa_piece piece, float *buffer)
         if (call->rstd)
             call->rstd[(seq->token + s + t) * heads + piece.head] = scales[t].rstd;
     }
+    const int words = words_suffice(call, scales, piece.used);
     for (piece.dim = 0; piece.dim < dims; piece.dim += job->dims) {
         piece.dims = smaller(job->dims, dims - piece.dim);
-        write_piece(job, &piece, buffer, scales);
+        if (!words || !write_piece_words(job, &piece, (void *)buffer, scales))
+            write_piece(job, &piece, buffer, scales);
     }
 }
 
@@ -137,6 +199,8 @@ static void norm_block(void *arg, const mxa_block_at *at, int64_t head, int64_t 
             piece.used = used < 0 ? 0 : smaller(used, piece.tokens);
             write_group(job, piece, buffer);
         }
+    if (job->stream)
+        job->quantize->drain();
 }
 
 mxattn_status mxa_cpu_rmsnorm_quantize(const mxattn_context *context, const mxa_rmsnorm_call *call)

@@ -24,8 +24,8 @@ static mxa_scale_place place_within(const mxattn_tensor *tensor, mxattn_axis axi
     return place;
 }
 
-void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
-                        const mxattn_tensor *to)
+static void quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
+                           const mxattn_tensor *to, int stream, int *needs_floats)
 {
     const mxa_block_at *at = piece->at;
     const int64_t s = at->block * MXA_BLOCK + piece->token;
@@ -38,12 +38,28 @@ void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *pi
         .tokens = piece->tokens,
         .used = piece->used,
         .dims = piece->dims,
-        .wide_dtype = MXATTN_F32,
+        .wide_dtype = needs_floats ? MXATTN_BF16 : MXATTN_F32,
         .tags = to->tags,
+        .stream = stream,
+        .needs_floats = needs_floats,
     };
     for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
         strip.places[axis] = place_within(to, axis, piece);
     kernels->strip(&strip);
+}
+
+void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
+                        const mxattn_tensor *to)
+{
+    quantize_piece(kernels, piece, to, 0, NULL);
+}
+
+int mxa_quantize_piece_words(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
+                             const mxattn_tensor *to, int stream)
+{
+    int needs_floats = 0;
+    quantize_piece(kernels, piece, to, stream, &needs_floats);
+    return !needs_floats;
 }
 
 const void *mxa_element_of(const mxattn_tensor *tensor, const mxa_sequence *seq, int64_t s,

@@ -28,6 +28,12 @@ typedef struct mxa_piece {
 void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
                         const mxattn_tensor *to);
 
+/* The same where values hold 16-bit words (words_portable.h). Returns 0 where they are not enough:
+ * blocks of tiny values, or of infinities and NaN, which FP32 then has to be given for. stream: the
+ * payload passes by the caches, and kernels->drain follows the last piece. */
+int mxa_quantize_piece_words(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
+                             const mxattn_tensor *to, int stream);
+
 /* The tokens in use, from a wide or MXFP8 tensor. */
 void mxa_load_piece(mxa_dequantize_kernel dequantize, const mxa_row_kernels *rows,
                     const mxattn_tensor *tensor, const mxa_piece *piece);

@@ -30,6 +30,9 @@ typedef struct mxa_quantize_strip {
     mxattn_tags tags;
     int64_t ahead; /* bytes from `wide` to that of the next strip; 0: unknown */
     int stream;    /* the payload is not read again soon: write it past the caches */
+    /* NULL, or: wide holds words (words_portable.h), given as BF16, and this is set to 1 where a
+     * chunk needs FP32 itself, whose payload is then not written. */
+    int *needs_floats;
 } mxa_quantize_strip;
 
 typedef struct mxa_quantize_kernels {

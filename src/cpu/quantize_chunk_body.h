@@ -171,6 +171,10 @@ static __attribute__((noinline)) void encode_chunk(const mxa_quantize_strip *str
         wide_scale[i] = scale[i * step];
     }
     f.plain = 0;
+    if (slow && strip->needs_floats) {
+        *strip->needs_floats = 1;
+        return;
+    }
     if (slow) {
         chunk_floats(strip, f, token, d, x);
         for (int i = 0; i < MXA_BLOCK; i++) {

@@ -13,6 +13,14 @@
 
 #include <stdint.h>
 
+/* Where a row of 16-bit words goes: rounded to BF16, or to odd (words_portable.h). */
+typedef struct mxa_words_out {
+    uint16_t *words;
+    int to_bf16;
+    int stream;    /* past the caches: words is a multiple of 64, and a fence follows */
+    int64_t ahead; /* every line read is asked for this many bytes further on, too */
+} mxa_words_out;
+
 typedef struct mxa_row_kernels {
     /* `count` elements of a wide array as FP32. */
     void (*widen)(const void *x, mxattn_dtype dtype, int64_t count, float *out);
@@ -27,6 +35,9 @@ typedef struct mxa_row_kernels {
     /* out = x / rms * weight, by mx/rms.h; weight may be NULL. */
     void (*divide)(const void *x, mxattn_dtype dtype, int64_t count, const mxa_rms_scale *scale,
                    const float *weight, float *out);
+    /* The same where prescale is 1, as 16-bit words. */
+    void (*divide_words)(const void *x, mxattn_dtype dtype, int64_t count,
+                         const mxa_rms_scale *scale, const float *weight, const mxa_words_out *out);
     /* With u = x*factor and g = dy*weight: dweight += dy*u (may be NULL), dy = rstd * (g - u*mean).
      */
     void (*divide_backward)(const float *x, float factor, float *dy, const float *weight,

@@ -179,6 +179,89 @@ static void divide(const void *x, mxattn_dtype dtype, int64_t count, const mxa_r
     EACH_DTYPE(dtype, DIVIDE);
 }
 
+VEC_INLINE vec_pair load_pair(const void *x, mxattn_dtype dtype, int64_t i)
+{
+    if (dtype == MXATTN_BF16)
+        return vec_pair_bf16((const uint16_t *)x + i);
+    if (dtype == MXATTN_F32)
+        return vec_pair_of((const float *)x + i);
+    float wide[2 * VEC_LANES];
+    vec_store(wide, load_as(x, dtype, i));
+    vec_store(wide + VEC_LANES, load_as(x, dtype, i + VEC_LANES));
+    return vec_pair_of(wide);
+}
+
+VEC_INLINE vec divided(vec x, const mxa_rms_scale *scale)
+{
+    return vec_fused(x, vec_set(scale->hi), vec_mul(x, vec_set(scale->lo)));
+}
+
+/* 2 * VEC_LANES elements from i on. */
+VEC_INLINE vec_pair divide_pair(const void *x, mxattn_dtype dtype, int64_t i,
+                                const mxa_rms_scale *scale, const float *weight)
+{
+    vec_pair y = load_pair(x, dtype, i);
+    y.even = divided(y.even, scale);
+    y.odd = divided(y.odd, scale);
+    if (weight) {
+        const vec_pair w = vec_pair_of(weight + i);
+        y.even = vec_mul(y.even, w.even);
+        y.odd = vec_mul(y.odd, w.odd);
+    }
+    return y;
+}
+
+VEC_INLINE void store_pair(uint16_t *out, vec_pair y, int to_bf16, int stream)
+{
+    if (to_bf16)
+        vec_pair_store_bf16(out, y, stream);
+    else
+        vec_pair_store_odd(out, y);
+}
+
+VEC_INLINE void divide_words_of(const void *x, mxattn_dtype dtype, int64_t count,
+                                const mxa_rms_scale *scale, const float *weight,
+                                const mxa_words_out *out, int to_bf16, int stream)
+{
+    enum { STEP = 2 * VEC_LANES };
+    const size_t bytes = dtype == MXATTN_F32 ? 4 : 2;
+    const mxa_words_out to = *out;
+    int64_t i = 0;
+    for (; i + STEP <= count; i += STEP) {
+        __builtin_prefetch(
+            (const void *)((uintptr_t)x + (uintptr_t)i * bytes + (uintptr_t)to.ahead));
+        store_pair(to.words + i, divide_pair(x, dtype, i, scale, weight), to_bf16, stream);
+    }
+    if (i == count)
+        return;
+    const size_t left = (size_t)(count - i);
+    union {
+        float f32[STEP];
+        uint16_t half[STEP];
+    } x_end = {{0}};
+    float weight_end[STEP] = {0};
+    uint16_t words_end[STEP];
+    memcpy(&x_end, (const char *)x + (size_t)i * bytes, left * bytes);
+    if (weight)
+        memcpy(weight_end, weight + i, left * sizeof *weight);
+    store_pair(words_end, divide_pair(&x_end, dtype, 0, scale, weight ? weight_end : NULL), to_bf16,
+               0);
+    memcpy(to.words + i, words_end, left * sizeof *words_end);
+}
+
+static void divide_words(const void *x, mxattn_dtype dtype, int64_t count,
+                         const mxa_rms_scale *scale, const float *weight, const mxa_words_out *out)
+{
+#define DIVIDE_WORDS(type)                                                                         \
+    if (!out->to_bf16)                                                                             \
+        divide_words_of(x, type, count, scale, weight, out, 0, 0);                                 \
+    else if (out->stream)                                                                          \
+        divide_words_of(x, type, count, scale, weight, out, 1, 1);                                 \
+    else                                                                                           \
+        divide_words_of(x, type, count, scale, weight, out, 1, 0)
+    EACH_DTYPE(dtype, DIVIDE_WORDS);
+}
+
 static void divide_backward(const float *x, float factor, float *dy, const float *weight,
                             float mean, float rstd, float *dweight, int64_t count)
 {
@@ -271,6 +354,7 @@ const mxa_row_kernels VEC_NAME(mxa_row_kernels) = {
     .squares = squares,
     .products = products,
     .divide = divide,
+    .divide_words = divide_words,
     .divide_backward = divide_backward,
     .rotate = rotate,
     .activate = activate,

@@ -32,6 +32,62 @@ static inline vec vec_sqrt(vec x)
     return _mm512_sqrt_ps(x);
 }
 
+typedef struct vec_pair {
+    vec even, odd;
+} vec_pair;
+
+static inline vec_pair vec_pair_of(const float *p)
+{
+    const __m512i from =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
+    return (vec_pair){
+        _mm512_permutex2var_ps(low, from, high),
+        _mm512_permutex2var_ps(low, _mm512_add_epi32(from, _mm512_set1_epi32(1)), high)};
+}
+
+static inline vec_pair vec_pair_bf16(const uint16_t *p)
+{
+    const __m512i x = _mm512_loadu_si512(p);
+    const __m512i odd = _mm512_and_si512(x, _mm512_set1_epi32(-0x10000));
+    return (vec_pair){_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), _mm512_castsi512_ps(odd)};
+}
+
+/* Bits of b where `mask` has them, of a elsewhere. */
+static inline __m512i vec_mix(__m512i a, __m512i b, int mask)
+{
+    return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32(mask), 0xD8);
+}
+
+static inline void vec_pair_store_odd(uint16_t *p, vec_pair x)
+{
+    const __m512i even = _mm512_castps_si512(x.even), odd = _mm512_castps_si512(x.odd);
+    const __m512i upper = vec_mix(_mm512_srli_epi32(even, 16), odd, -0x10000);
+    const __m512i lower = vec_mix(even, _mm512_slli_epi32(odd, 16), -0x10000);
+    const __m512i lost = _mm512_min_epu16(lower, _mm512_set1_epi16(1));
+    _mm512_storeu_si512(p, _mm512_or_si512(upper, lost));
+}
+
+static inline __m512i vec_bits_bf16(vec x)
+{
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), even);
+    return _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits,
+                                _mm512_set1_epi32(0x400000));
+}
+
+static inline void vec_pair_store_bf16(uint16_t *p, vec_pair x, int stream)
+{
+    const __m512i even = _mm512_srli_epi32(vec_bits_bf16(x.even), 16);
+    const __m512i words = vec_mix(even, vec_bits_bf16(x.odd), -0x10000);
+    if (stream)
+        _mm512_stream_si512((void *)p, words);
+    else
+        _mm512_storeu_si512(p, words);
+}
+
 static inline dvec dvec_zero(void)
 {
     return (dvec){_mm512_setzero_pd(), _mm512_setzero_pd()};

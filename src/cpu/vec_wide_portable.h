@@ -3,6 +3,11 @@
  *   vec_from_bf16, vec_from_f16   VEC_LANES elements, exact
  *   vec_fused(a, b, c)            a*b + c with one rounding
  *   vec_sqrt                      correctly rounded
+ *   vec_pair                      2 * VEC_LANES elements: those of even places and of odd ones
+ *   vec_pair_of, _bf16            from 2 * VEC_LANES elements in order
+ *   vec_pair_store_odd            as words (words_portable.h): upper halves rounded to odd
+ *   vec_pair_store_bf16           rounded to nearest even, NaN made quiet; stream: past the caches,
+ *                                 where p is a multiple of 64
  *   dvec                          VEC_LANES of float64
  *   dvec_zero, dvec_store
  *   dvec_add_product(s, a, b)     s + a*b in float64, where the product is exact
@@ -41,6 +46,53 @@ static inline vec vec_fused(vec a, vec b, vec c)
 static inline vec vec_sqrt(vec x)
 {
     return (vec){sqrtf(x[0]), sqrtf(x[1]), sqrtf(x[2]), sqrtf(x[3])};
+}
+
+typedef struct vec_pair {
+    vec even, odd;
+} vec_pair;
+
+static inline vec_pair vec_pair_of(const float *p)
+{
+    return (vec_pair){{p[0], p[2], p[4], p[6]}, {p[1], p[3], p[5], p[7]}};
+}
+
+static inline vec_pair vec_pair_bf16(const uint16_t *p)
+{
+    const vec low = vec_from_bf16(p), high = vec_from_bf16(p + 4);
+    return (vec_pair){{low[0], low[2], high[0], high[2]}, {low[1], low[3], high[1], high[3]}};
+}
+
+/* Upper halves of `even` below those of `odd`. */
+static inline void vec_pair_store_high(uint16_t *p, ivec even, ivec odd)
+{
+    const ivec joined = (odd & ivec_set(-0x10000)) | ivec_shr(even, 16);
+    memcpy(p, &joined, sizeof joined);
+}
+
+static inline ivec vec_bits_odd(vec x)
+{
+    const ivec bits = vec_bits(x);
+    return bits | (((bits & ivec_set(0xFFFF)) + ivec_set(0xFFFF)) & ivec_set(0x10000));
+}
+
+static inline void vec_pair_store_odd(uint16_t *p, vec_pair x)
+{
+    vec_pair_store_high(p, vec_bits_odd(x.even), vec_bits_odd(x.odd));
+}
+
+static inline ivec vec_bits_bf16(vec x)
+{
+    const ivec bits = vec_bits(x);
+    const ivec rounded = bits + ivec_set(0x7FFF) + (ivec_shr(bits, 16) & ivec_set(1));
+    return vec_bits(vec_select(vec_is_nan(x), vec_from_bits(bits | ivec_set(0x400000)),
+                               vec_from_bits(rounded)));
+}
+
+static inline void vec_pair_store_bf16(uint16_t *p, vec_pair x, int stream)
+{
+    (void)stream;
+    vec_pair_store_high(p, vec_bits_bf16(x.even), vec_bits_bf16(x.odd));
 }
 
 static inline dvec dvec_zero(void)

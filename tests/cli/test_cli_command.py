@@ -165,6 +165,22 @@ def test_bench_shapes(mxattn, more):
     assert json.loads((mxattn.folder / "b.json").read_text())
 
 
+def test_bench_producers(mxattn):
+    """Fused and alone at the same shapes, and only where the aims apply: beyond the caches; M >= 512, K >= 1024."""
+    mxattn("bench", "producers", "--min-time", 0, "--json", "b.json")
+    rows = json.loads((mxattn.folder / "b.json").read_text())
+    of = {op: [row for row in rows if row["op"] == op] for op in {row["op"] for row in rows}}
+    assert set(of) >= {"rmsnorm", "rmsnorm_quantize", "rmsnorm_then_quantize", "gemm_bf16", "gemm_quantize", "gemm_then_quantize",
+                       "scales_scatter", "scales_transform"}
+    for alone, fused in (("rmsnorm", "rmsnorm_quantize"), ("gemm_bf16", "gemm_quantize")):
+        shapes = [row["shape"] for row in of[alone]]
+        assert all(row["shape"] in shapes and row["baseline"] == alone and row["ms_min"] > 0 for row in of[fused])
+    assert {row["block"] for row in of["rmsnorm_quantize"]} == {"row", "square"}
+    assert all(row["shape"]["m"] >= 512 and row["shape"]["k"] >= 1024 for row in of["gemm_bf16"])
+    for row in of["rmsnorm"] + of["scales_scatter"] + of["scales_transform"]:
+        assert row["gbytes"] * row["ms_median"] * 1e6 > 4 << 20 and row["ceiling"] == "copy of memory"
+
+
 def test_bench_refuses(mxattn):
     mxattn.refuses(*BENCH, "sideways", naming=["operation", "forward"])
     mxattn.refuses(*BENCH, "--json", "no/b.json", naming=["--json"])

@@ -163,6 +163,53 @@ static void test_forward(uint64_t seed)
     mxt_matrix_free(&x);
 }
 
+/* So large that outputs pass by the caches, but for the parts it is made of. */
+static void test_large(uint32_t isa, mxattn_block block)
+{
+    enum { ROWS = 3232, DIMS = 8192, PART = 32 };
+    const mxattn_tags tags = {MXATTN_E4M3, block, MXATTN_RCEIL, 0};
+    const int absent[2] = {MXT_ABSENT, MXT_ABSENT}, linear[2] = {MXATTN_LINEAR, MXT_ABSENT};
+    const int64_t shape[] = {ROWS, DIMS}, part[] = {PART, DIMS};
+    mxt_matrix x, y, wide, y_part, wide_part;
+    mxattn_rmsnorm_quantize_args args;
+    mxt_case("%d x %d, block %d, isa %u", ROWS, DIMS, (int)block, (unsigned)isa);
+    mxt_matrix_make(&x, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, shape, 0, NULL);
+    for (int64_t i = 0; i < (int64_t)ROWS * DIMS; i++)
+        ((uint16_t *)x.memory)[i] = mxa_bf16_from_f32((float)(i % 251 - 125) * (float)(1 + i % 7));
+    mxt_matrix_make(&y, tags, linear, 2, shape, 0, NULL);
+    mxt_matrix_make(&wide, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, shape, 0, NULL);
+    mxattn_rmsnorm_quantize_args_init(&args);
+    mxattn_context *context = context_of(isa, 2);
+    args.x = &x.t;
+    args.y = &y.t;
+    args.y_wide = &wide.t;
+    run_forward(context, MXATTN_BACKEND_CPU, &args);
+    for (int64_t r = 0; r < ROWS; r += PART * 25) {
+        mxattn_tensor rows = x.t;
+        rows.shape[0] = PART;
+        rows.data = (uint16_t *)x.memory + r * DIMS;
+        mxt_matrix_make(&y_part, tags, linear, 2, part, 0, NULL);
+        mxt_matrix_make(&wide_part, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, part, 0, NULL);
+        args.x = &rows;
+        args.y = &y_part.t;
+        args.y_wide = &wide_part.t;
+        run_forward(context, MXATTN_BACKEND_REF, &args);
+        CHECK(!memcmp(y_part.memory, (uint8_t *)y.memory + r * DIMS, PART * DIMS),
+              "payload from row %lld on", (long long)r);
+        CHECK(
+            !memcmp(y_part.t.scales[0].data, y.t.scales[0].data + r * DIMS / 32, PART * DIMS / 32),
+            "scales from row %lld on", (long long)r);
+        CHECK(!memcmp(wide_part.memory, (uint16_t *)wide.memory + r * DIMS, PART * DIMS * 2),
+              "the wide y from row %lld on", (long long)r);
+        mxt_matrix_free(&y_part);
+        mxt_matrix_free(&wide_part);
+    }
+    mxattn_context_destroy(context);
+    mxt_matrix_free(&x);
+    mxt_matrix_free(&y);
+    mxt_matrix_free(&wide);
+}
+
 /* ---- backward ------------------------------------------------------------------------------ */
 
 static void run_backward(const mxattn_context *context, mxattn_backend backend,
@@ -269,6 +316,10 @@ int main(void)
     }
     for (uint64_t seed = 1; seed <= 150; seed++)
         test_forward(seed);
+    for (int i = 0; i < isa_count; i++) {
+        test_large(isas[i], MXATTN_BLOCK_ROW);
+        test_large(isas[i], MXATTN_BLOCK_SQUARE);
+    }
     for (uint64_t seed = 1; seed <= 60; seed++)
         test_backward(seed);
     return mxt_finish();

@@ -67,6 +67,16 @@ def test_every_activation_in_mxfp8(tmp_path, text):
     assert (tmp_path / "loss_mxfp8-all.csv").exists()
 
 
+def test_bytes_kept_at_the_demos_size(tmp_path, text):
+    result = subprocess.run([PROGRAM, "--steps", "1", "--attention", "float32,mxfp8-all", "--out", tmp_path, "--text", text],
+                            cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    table = {row[:36].strip(): row[36:].split() for row in result.stdout.splitlines() if row[:1] not in "|"}
+    assert float(table["against a BF16 run"][1].rstrip("x")) <= 0.62
+    assert float(table["those that cross between layers"][1].rstrip("x")) <= 0.54
+    assert float(table["quantized outside producers, a step"][1]) == 0
+
+
 def test_recommender_sees_both_ways(tmp_path, text):
     result = train(tmp_path, text, "--steps", "40", "--task", "recommend", "--attention", "float32,mxfp8,mxfp8-all")
     assert result.returncode == 0, result.stderr
