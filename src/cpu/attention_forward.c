@@ -137,7 +137,7 @@ static layout layout_of(const mxattn_plan *plan)
     l.first_tile = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
     l.first_part = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
     l.parts_q = take(&l.bytes, p->batch * p->kv_heads * decode_lanes_most(plan) *
-                                   mxa_round_up(p->head_dim, 32) * (int64_t)sizeof(float));
+                                   mxa_forward_q_floats(p->head_dim) * (int64_t)sizeof(float));
     l.parts = take(&l.bytes, parts * p->kv_heads * part * (int64_t)sizeof(float));
     l.q = take(&l.bytes, mxa_operand_quantized_bytes(&p->q, p->batch, &q));
     l.k = take(&l.bytes, mxa_operand_quantized_bytes(&p->k, p->batch, &k));

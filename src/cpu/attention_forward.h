@@ -37,7 +37,7 @@ typedef struct mxa_forward_job {
     unsigned char *scratch; /* of worker w: scratch + w*scratch_bytes */
     int64_t scratch_bytes;
     int64_t part_scratch; /* offset in it of what a part needs */
-    float *parts_q;       /* (batch, Hkv, lanes_most, D rounded up to 32) q decoded */
+    float *parts_q;       /* (batch, Hkv, lanes_most, mxa_forward_q_floats) q decoded */
     float *parts;         /* partial results (attention_forward_decode_body.h) */
     int64_t lanes_most;   /* of a sequence that is computed in parts; 0: none is */
 } mxa_forward_job;
@@ -50,10 +50,16 @@ static inline int64_t mxa_forward_parts(int64_t keys)
     return keys > MXA_PART_KEYS ? (keys + MXA_PART_KEYS - 1) / MXA_PART_KEYS : 1;
 }
 
-/* m, l and O of each lane. */
+/* A row of q twice: in the order of its dimensions, and as the kernel wants it. */
+static inline int64_t mxa_forward_q_floats(int64_t head_dim)
+{
+    return 2 * ((head_dim + 63) / 64 * 64);
+}
+
+/* m, l and O of each lane, and a flag. */
 static inline int64_t mxa_forward_part_floats(int64_t lanes, int64_t head_dim_v)
 {
-    return lanes * (2 + (head_dim_v + 31) / 32 * 32);
+    return lanes * (2 + (head_dim_v + 63) / 64 * 64) + 1;
 }
 
 typedef struct mxa_forward_kernel {

@@ -271,6 +271,17 @@ static void scores(const tile *t, int64_t group, int64_t first_key, key_range ke
  * softmax
  * --------------------------------------------------------------------------------------------- */
 
+/* 2^x, and *p, what of it the second GEMM sees. keep: that GEMM rounds to BF16 by itself. */
+VEC_INLINE vec softmax_p(vec x, int e4m3, int keep, vec *p)
+{
+    if (!e4m3 && !keep)
+        return vec_exp2_rounded(x, p);
+    const vec exact = vec_exp2(x);
+
+    *p = e4m3 ? vec_round_e4m3(exact) : exact;
+    return exact;
+}
+
 /* One column of vectors: P over S^T in place, returns the column sums of unrounded P.
  * WHY no fused multiply-add: m came from a rounded product. Of scores beyond 2^24 the exact product
  * lies whole binades from it, and P of the maximum would be anything but 1, up to infinity. */
@@ -282,12 +293,9 @@ VEC_INLINE vec softmax_column(float *s, key_range keys, vec scale, vec minus_m, 
         vec p[UNIT_DEPTH];
 
         for (int i = 0; i < UNIT_DEPTH; i++) {
-            p[i] = vec_exp2(vec_add(vec_mul(vec_load(s + (key + i) * TILE_LANES), scale), minus_m));
-            sum = vec_add(sum, p[i]);
-            if (e4m3)
-                p[i] = vec_round_e4m3(p[i]);
-            else if (!UNIT_ROUNDS)
-                p[i] = vec_round_bf16(p[i]);
+            const vec x = vec_add(vec_mul(vec_load(s + (key + i) * TILE_LANES), scale), minus_m);
+
+            sum = vec_add(sum, softmax_p(x, e4m3, UNIT_ROUNDS, &p[i]));
         }
         unit_store((unit *)(void *)s + key / UNIT_DEPTH * TILE_LANES, unit_join(p));
     }

@@ -15,7 +15,8 @@
  *   values   O = alpha * O + P V
  *   finish   parts joined into a tile, which attention_forward_body.h finishes
  *
- * Scratch of a worker, FP32: k, v [STEP_KEYS][D rounded up to 32], s [STEP_KEYS] of each lane.
+ * Scratch of a worker, FP32: k, v [STEP_KEYS][D rounded up to 32], s [STEP_KEYS] of each lane; and
+ * what attention_forward_decode_half_body.h needs.
  *
  * Included by attention_forward_body.h.
  *
@@ -33,9 +34,16 @@ enum {
 typedef struct part {
     const tile *t;
     int64_t dims, dims_v; /* rounded up to 32 */
+    int64_t q_step, o_step;
     float *k, *v, *s;
-    const float *q;   /* (lanes, dims) */
-    float *m, *l, *o; /* the result: (lanes), (lanes), (lanes, dims_v) */
+    const float *q;   /* (lanes, q_step) */
+    float *m, *l, *o; /* the result: (lanes), (lanes), (lanes, o_step) */
+    float *slow;      /* 1: its keys need the slow way */
+#ifdef VEC_HALVES
+    uint16_t *k_half, *v_half;    /* (STEP_KEYS, D rounded up to HALF_CODES) */
+    float *k_factors, *v_factors; /* (STEP_KEYS, blocks of 32 of that) */
+    float *weights;               /* the same for each lane: P times the factors of v */
+#endif
 } part;
 
 /* Places the scratch of a part; returns its bytes. */
@@ -48,6 +56,16 @@ static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_
     p->k = carve(base, &at, STEP_KEYS * p->dims);
     p->v = carve(base, &at, STEP_KEYS * p->dims_v);
     p->s = carve(base, &at, DECODE_LANES * STEP_KEYS);
+#ifdef VEC_HALVES
+    const int64_t width = mxa_round_up(head_dim, HALF_CODES);
+    const int64_t width_v = mxa_round_up(head_dim_v, HALF_CODES);
+
+    p->k_half = carve(base, &at, STEP_KEYS * width / 2);
+    p->v_half = carve(base, &at, STEP_KEYS * width_v / 2);
+    p->k_factors = carve(base, &at, STEP_KEYS * width / MXA_BLOCK);
+    p->v_factors = carve(base, &at, STEP_KEYS * width_v / MXA_BLOCK);
+    p->weights = carve(base, &at, HALF_LANES_MOST * STEP_KEYS * width_v / MXA_BLOCK);
+#endif
     return at;
 }
 
@@ -65,8 +83,8 @@ static float *part_q(const part *p)
 {
     const mxa_forward_job *job = p->t->job;
 
-    return job->parts_q +
-           (p->t->b * job->problem->kv_heads + p->t->kv_head) * job->lanes_most * p->dims;
+    return job->parts_q + (p->t->b * job->problem->kv_heads + p->t->kv_head) * job->lanes_most *
+                              mxa_forward_q_floats(job->problem->head_dim);
 }
 
 /* Where part `index` of the tile's sequence and kv head leaves its result. */
@@ -78,12 +96,25 @@ static void part_result(part *p, int64_t index)
     p->m = job->parts +
            ((job->first_part[p->t->b] + index) * job->problem->kv_heads + p->t->kv_head) * most;
     p->l = p->m + p->t->lanes;
-    p->o = p->l + p->t->lanes;
+    p->slow = p->l + p->t->lanes;
+    p->o = p->slow + 1;
+    p->q_step = mxa_forward_q_floats(job->problem->head_dim);
+    p->o_step = mxa_round_up(job->problem->head_dim_v, 64);
 }
 
 /* ------------------------------------------------------------------------------------------------
  * load
  * --------------------------------------------------------------------------------------------- */
+
+#ifdef VEC_HALVES
+/* Where dimension d lies among the halves of a row. */
+static int64_t half_place_of(int64_t d)
+{
+    const int64_t within = d % HALF_CODES;
+
+    return d - within + within % 2 * (HALF_CODES / 2) + within / 2;
+}
+#endif
 
 static void part_load_q(const part *p)
 {
@@ -91,7 +122,7 @@ static void part_load_q(const part *p)
     const mxa_forward_job *job = t->job;
 
     for (int64_t lane = 0; lane < t->lanes; lane++) {
-        float *row = part_q(p) + lane * p->dims;
+        float *row = part_q(p) + lane * mxa_forward_q_floats(job->problem->head_dim);
         mxa_operand operand;
         operand_reader reader;
 
@@ -100,6 +131,13 @@ static void part_load_q(const part *p)
         operand_row(&reader, lane_row(t, lane), row);
         for (int64_t d = 0; d < p->dims; d++)
             row[d] *= job->q_factor;
+#ifdef VEC_HALVES
+        float *turned = row + mxa_forward_q_floats(job->problem->head_dim) / 2;
+
+        memset(turned, 0, (size_t)mxa_round_up(p->dims, 64) * sizeof(float));
+        for (int64_t d = 0; d < job->problem->head_dim; d++)
+            turned[half_place_of(d)] = row[d];
+#endif
     }
 }
 
@@ -110,18 +148,6 @@ static void part_load_hide_special(const part *p, int64_t count)
     for (int64_t i = 0; i < count * p->dims_v; i++)
         if (!isfinite(p->v[i]))
             p->v[i] = 0.0f;
-}
-
-/* Asks for the codes of all heads of keys [first, end) ahead of their use. */
-static void part_load_ahead(const mxattn_tensor *tensor, const mxa_sequence *sequence,
-                            int64_t first, int64_t end)
-{
-    const uint8_t *base = (const uint8_t *)tensor->data + sequence->outer * tensor->stride[0];
-
-    for (int64_t token = sequence->first + first; token < sequence->first + end; token++)
-        for (int64_t head = 0; head < tensor->shape[2]; head++)
-            for (int64_t d = 0; d < tensor->shape[3]; d += 64)
-                vec_prefetch(base + token * tensor->stride[1] + head * tensor->stride[2] + d);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -143,16 +169,11 @@ static VEC_NOINLINE void part_dot(const float *q, const float *k, int64_t dims, 
         for (int i = 0; i < DOT_KEYS; i++)
             sum[i] = vec_fma(row, vec_load(k + i * dims + d), sum[i]);
     }
-    vec_transpose(sum);
-    for (int step = 1; step < DOT_KEYS; step *= 2)
-        VEC_UNROLL
-    for (int i = 0; i < DOT_KEYS; i += 2 * step)
-        sum[i] = vec_add(sum[i], sum[i + step]);
-    vec_store(s, sum[0]);
+    vec_store(s, vec_sums(sum));
 }
 
-/* In log2 units, with what a lane does not see at -inf; returns the largest. */
-static float part_scores(const part *p, int64_t lane, int64_t first_key)
+/* Dot products to log2 units, with what a lane does not see at -inf; returns the largest. */
+static float part_adjust(const part *p, int64_t lane, int64_t first_key)
 {
     static const int32_t count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     const mxa_forward_job *job = p->t->job;
@@ -163,10 +184,7 @@ static float part_scores(const part *p, int64_t lane, int64_t first_key)
     vec most = vec_set(-INFINITY);
 
     for (int64_t key = 0; key < STEP_KEYS; key += VEC_LANES) {
-        vec x;
-
-        part_dot(p->q + lane * p->dims, p->k + key * p->dims, p->dims, s + key);
-        x = vec_mul(vec_load(s + key), vec_set(job->scale_log2 / (cap > 0.0f ? cap : 1.0f)));
+        vec x = vec_mul(vec_load(s + key), vec_set(job->scale_log2 / (cap > 0.0f ? cap : 1.0f)));
         if (cap > 0.0f)
             x = vec_mul(vec_set(cap), vec_tanh(x));
         if (!whole) {
@@ -180,6 +198,14 @@ static float part_scores(const part *p, int64_t lane, int64_t first_key)
         vec_store(s + key, x);
     }
     return vec_highest(most);
+}
+
+static float part_scores(const part *p, int64_t lane, int64_t first_key)
+{
+    for (int64_t key = 0; key < STEP_KEYS; key += VEC_LANES)
+        part_dot(p->q + lane * p->q_step, p->k + key * p->dims, p->dims,
+                 p->s + lane * STEP_KEYS + key);
+    return part_adjust(p, lane, first_key);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -197,10 +223,11 @@ static float part_softmax(const part *p, int64_t lane, float highest)
     vec sum = vec_set(0.0f);
 
     for (int64_t key = 0; key < STEP_KEYS; key += VEC_LANES) {
-        vec x = vec_exp2(vec_sub(vec_load(s + key), vec_set(used)));
+        const vec x = vec_sub(vec_load(s + key), vec_set(used));
+        vec rounded;
 
-        sum = vec_add(sum, x);
-        vec_store(s + key, p->t->job->e4m3 ? vec_round_e4m3(x) : vec_round_bf16(x));
+        sum = vec_add(sum, softmax_p(x, p->t->job->e4m3, 0, &rounded));
+        vec_store(s + key, rounded);
     }
     p->m[lane] = now;
     p->l[lane] = p->l[lane] * alpha + vec_total(sum);
@@ -235,7 +262,7 @@ VEC_INLINE void part_values_some(const float *s, const float *v, int64_t step, f
 static VEC_NOINLINE void part_values(const part *p, int64_t lane, float alpha)
 {
     const float *s = p->s + lane * STEP_KEYS;
-    float *o = p->o + lane * p->dims_v;
+    float *o = p->o + lane * p->o_step;
     int64_t d = 0;
 
     for (; d + SUM_VECTORS * VEC_LANES <= p->dims_v; d += SUM_VECTORS * VEC_LANES)
@@ -255,13 +282,28 @@ static void part_values_special(const part *p, operand_reader *v, int64_t first,
         for (int64_t d = 0; d < v->operand->dims; d++)
             for (int64_t lane = 0; !isfinite(row[d]) && lane < p->t->lanes; lane++)
                 if (p->t->low[lane] <= key && key < p->t->high[lane])
-                    p->o[lane * p->dims_v + d] += row[d];
+                    p->o[lane * p->o_step + d] += row[d];
     }
 }
+
+#ifdef VEC_HALVES
+#include "cpu/attention_forward_decode_half_body.h"
+#endif
 
 /* ------------------------------------------------------------------------------------------------
  * a part
  * --------------------------------------------------------------------------------------------- */
+
+/* The result of a part before its first key. */
+static void part_start(const part *p)
+{
+    for (int64_t lane = 0; lane < p->t->lanes; lane++)
+        p->m[lane] = lane_start(p->t, lane);
+    memset(p->l, 0, (size_t)(p->t->lanes * (1 + p->o_step) + 1) * sizeof(float));
+#ifdef VEC_HALVES
+    p->slow[0] = half_lanes(p->t->lanes) ? 0.0f : 1.0f;
+#endif
+}
 
 /* Keys [first, first+count) of the sequence; rows up to STEP_KEYS are zero. */
 static void part_step(const part *p, int64_t first, int64_t count)
@@ -283,6 +325,23 @@ static void part_step(const part *p, int64_t first, int64_t count)
         part_values(p, lane, alpha[lane]);
     if (special)
         part_values_special(p, &v, first, count);
+}
+
+/* Keys [key, key+count), of which the part's first is `first`. */
+static void part_advance(part *p, int64_t first, int64_t key, int64_t count)
+{
+#ifdef VEC_HALVES
+    if (p->slow[0] == 0.0f) {
+        if (half_step(p, key, count))
+            return;
+        part_start(p);
+        p->slow[0] = 1.0f;
+        for (; first < key; first += STEP_KEYS)
+            part_step(p, first, STEP_KEYS);
+    }
+#endif
+    (void)first;
+    part_step(p, key, count);
 }
 
 /* Task: kv head task % kv_heads of sequence task / kv_heads: q decoded. */
@@ -316,32 +375,32 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
                job->problem->head_dim, job->problem->head_dim_v);
     for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
         part_result(&p, index);
-        for (int64_t lane = 0; lane < t.lanes; lane++)
-            p.m[lane] = lane_start(&t, lane);
-        memset(p.l, 0, (size_t)(t.lanes * (1 + p.dims_v)) * sizeof(float));
+        part_start(&p);
     }
     const group_range seen = lane_range(&t, 0, t.lanes);
     const int64_t end = seen.high < first + MXA_PART_KEYS ? seen.high : first + MXA_PART_KEYS;
-    for (int64_t key = first > seen.low ? first : seen.low / STEP_KEYS * STEP_KEYS; key < end;
-         key += STEP_KEYS) {
-        const int64_t next = key + STEP_KEYS, next_end = next + STEP_KEYS;
-
-        part_load_ahead(&job->k, keys, next, next_end < keys->used ? next_end : keys->used);
-        part_load_ahead(&job->v, keys, next, next_end < keys->used ? next_end : keys->used);
+    const int64_t begin = first > seen.low ? first : seen.low / STEP_KEYS * STEP_KEYS;
+    for (int64_t key = begin; key < end; key += STEP_KEYS)
         for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
             mxa_operand_open(&t.k_operand, &job->k, keys, b, t.kv_head);
             mxa_operand_open(&t.v_operand, &job->v, keys, b, t.kv_head);
             part_result(&p, index);
             p.q = part_q(&p);
-            part_step(&p, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
+            part_advance(&p, begin, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
         }
+#ifdef VEC_HALVES
+    for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
+        part_result(&p, index);
+        if (p.slow[0] == 0.0f)
+            half_finish(&p);
     }
+#endif
 }
 
 /* Adds a part of one lane to the tile. m is an integer or -inf. */
 static void join_lane(const tile *t, int64_t lane, const part *from, float m)
 {
-    const float *o = from->o + lane * from->dims_v;
+    const float *o = from->o + lane * from->o_step;
 
     if (from->m[lane] == -INFINITY && from->l[lane] == 0.0f)
         return;

@@ -330,8 +330,13 @@ static inline int operand_load_panels(const mxa_operand *operand, int64_t first,
     for (int64_t t = 0; t < rows; t += PANEL_STEP) {
         const int64_t step = rows - t < PANEL_STEP ? rows - t : PANEL_STEP;
 
-        for (int64_t s = 0; s < step; s += UNIT_DEPTH)
-            special |= units_across(&reader, first + t + s, first + count, across[s / UNIT_DEPTH]);
+        if (UNIT_DEPTH == 1 && t + step <= count)
+            special |=
+                operand_rows(&reader, first + t, step, row_space(across[0], NULL), MXA_DIMS_MOST);
+        else
+            for (int64_t s = 0; s < step; s += UNIT_DEPTH)
+                special |=
+                    units_across(&reader, first + t + s, first + count, across[s / UNIT_DEPTH]);
         for (int64_t d = 0; d < operand->dims; d += TILE_M)
             for (int64_t s = 0; s < step; s += UNIT_DEPTH)
                 memcpy(out + panel_unit(t + s, d, rows), across[s / UNIT_DEPTH] + d,

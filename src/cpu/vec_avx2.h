@@ -8,6 +8,7 @@
 
 #include <immintrin.h>
 #include <stdint.h>
+#include <string.h>
 
 #define VEC_ISA     "avx2"
 #define VEC_FLUSHES 0
@@ -130,6 +131,14 @@ static inline ivec ivec_or(ivec a, ivec b)
     return _mm256_or_si256(a, b);
 }
 
+static inline vec vec_split(vec x, ivec *whole)
+{
+    const vec floor = _mm256_floor_ps(x);
+
+    *whole = _mm256_cvtps_epi32(floor);
+    return _mm256_sub_ps(x, floor);
+}
+
 #define ivec_shl(x, n) _mm256_slli_epi32((x), (n))
 #define ivec_shr(x, n) _mm256_srli_epi32((x), (n))
 
@@ -196,6 +205,46 @@ static inline void ivec_store_high16(uint16_t *p, ivec x)
 
     packed = _mm256_permute4x64_epi64(packed, 0x08);
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(packed));
+}
+
+static inline vec vec_sums(const vec r[VEC_LANES])
+{
+    vec t[4], u[2];
+
+    for (int i = 0; i < 4; i++)
+        t[i] = _mm256_add_ps(_mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                             _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    for (int i = 0; i < 2; i++)
+        u[i] = _mm256_add_ps(_mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    return _mm256_add_ps(_mm256_permute2f128_ps(u[0], u[1], 0x20),
+                         _mm256_permute2f128_ps(u[0], u[1], 0x31));
+}
+
+#define VEC_HALVES
+enum { HALF_CODES = 32, HALF_LANES_MOST = 2 };
+
+static inline int halves_from_e4m3(const uint8_t *p, int count, uint16_t out[HALF_CODES])
+{
+    const __m256i keep = _mm256_set1_epi16((int16_t)0xbf80);
+    uint8_t some[HALF_CODES] = {0};
+
+    if (count < HALF_CODES)
+        p = memcpy(some, p, (size_t)count);
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 1);
+    const __m256i odd = _mm256_srai_epi16(x, 1);
+    const __m256i nans =
+        _mm256_cmpeq_epi8(_mm256_or_si256(x, _mm256_set1_epi8(-0x80)), _mm256_set1_epi8(-1));
+
+    _mm256_storeu_si256((__m256i *)(void *)out, _mm256_and_si256(even, keep));
+    _mm256_storeu_si256((__m256i *)(void *)(out + HALF_CODES / 2), _mm256_and_si256(odd, keep));
+    return _mm256_movemask_epi8(nans) != 0;
+}
+
+static inline vec vec_from_half(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
 static inline void vec_transpose(vec r[VEC_LANES])

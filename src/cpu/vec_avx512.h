@@ -143,6 +143,12 @@ static inline ivec ivec_or(ivec a, ivec b)
     return _mm512_or_si512(a, b);
 }
 
+static inline vec vec_split(vec x, ivec *whole)
+{
+    *whole = _mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+
 #define ivec_shl(x, n) _mm512_slli_epi32((x), (n))
 #define ivec_shr(x, n) _mm512_srli_epi32((x), (n))
 
@@ -201,6 +207,45 @@ static inline void vec_store_f16(uint16_t *p, vec x)
 static inline void ivec_store_high16(uint16_t *p, ivec x)
 {
     _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)));
+}
+
+static inline vec vec_sums(const vec r[VEC_LANES])
+{
+    vec t[8], u[4];
+
+    for (int i = 0; i < 8; i++)
+        t[i] = _mm512_add_ps(_mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]),
+                             _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]));
+    for (int i = 0; i < 4; i++)
+        u[i] = _mm512_add_ps(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        t[i] = _mm512_add_ps(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x44),
+                             _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(t[0], t[1], 0x88),
+                         _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
+}
+
+#define VEC_HALVES
+enum { HALF_CODES = 64, HALF_LANES_MOST = 4 };
+
+static inline int halves_from_e4m3(const uint8_t *p, int count, uint16_t out[HALF_CODES])
+{
+    const __m512i keep = _mm512_set1_epi16((int16_t)0xbf80);
+    const __mmask64 present = count < HALF_CODES ? ((__mmask64)1 << count) - 1 : ~(__mmask64)0;
+    const __m512i x = _mm512_maskz_loadu_epi8(present, p);
+    const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 1);
+    const __m512i odd = _mm512_srai_epi16(x, 1);
+
+    _mm512_storeu_si512(out, _mm512_and_si512(even, keep));
+    _mm512_storeu_si512(out + HALF_CODES / 2, _mm512_and_si512(odd, keep));
+    return _mm512_cmpeq_epi8_mask(_mm512_or_si512(x, _mm512_set1_epi8(-0x80)),
+                                  _mm512_set1_epi8(-1)) != 0;
+}
+
+static inline vec vec_from_half(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 
 static inline void vec_transpose(vec r[VEC_LANES])

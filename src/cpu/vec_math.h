@@ -87,6 +87,29 @@ VEC_INLINE vec vec_exp2(vec x)
     return vec_from_bits(ivec_add(vec_bits(p), ivec_shl(vec_bits(shifted), 23)));
 }
 
+/* The same, about as exact (2.1 ulp), and *rounded: the result rounded to BF16, ties to even.
+ *
+ * Here n is rounded down, so that p(f) is in [1, 2] and one addition of 1.5*2^16 rounds it at 2^-7,
+ * BF16's last place there; 2^n changes nothing about that. */
+VEC_INLINE vec vec_exp2_rounded(vec x, vec *rounded)
+{
+    const vec magic = vec_set(0x1.8p16f);
+    ivec n;
+    const vec f = vec_split(vec_max(vec_set(-127.0f), x), &n);
+    vec p = vec_set(0x1.e97566p-10f);
+
+    p = vec_fma(p, f, vec_set(0x1.277838p-7f));
+    p = vec_fma(p, f, vec_set(0x1.c91cecp-5f));
+    p = vec_fma(p, f, vec_set(0x1.ebdb58p-3f));
+    p = vec_fma(p, f, vec_set(0x1.62e4bap-1f));
+    p = vec_fma(p, f, vec_set(1.0f));
+    const vec near = vec_sub(vec_add(p, magic), magic);
+    const ivec exponent = ivec_shl(n, 23);
+
+    *rounded = vec_from_bits(ivec_add(vec_bits(near), exponent));
+    return vec_from_bits(ivec_add(vec_bits(p), exponent));
+}
+
 /* tanh(x): odd Taylor polynomial of degree 9 below 1/4 (relative error 1e-8), else
  * (1 - t) / (1 + t) with t = exp(-2|x|). */
 VEC_INLINE vec vec_tanh(vec x)

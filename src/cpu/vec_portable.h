@@ -7,6 +7,7 @@
  *   vec, ivec, vmask       VEC_LANES of float, int32 and conditions
  *   vec_max(a, b)          b when either is a NaN
  *   vec_ceil               to an integer, up
+ *   vec_split(x, &whole)   whole = x rounded down, returns the rest; |x| < 2^22. NaN stays NaN
  *   vec_select(m, x, y)    x where m, else y
  *   vec_bits, vec_from_bits   the same 32 bits as the other type
  *   vec_from_e4m3          VEC_LANES codes times 2^-8, exact; NaN codes give a finite value
@@ -15,6 +16,11 @@
  *   vec_from_e5m2          VEC_LANES codes, exact, infinity and NaN included
  *   vec_store_f16          rounds to nearest even
  *   ivec_store_high16      the high half of each lane
+ *   vec_sums(r)            lane i: the sum of all lanes of r[i]
+ *   halves_from_e4m3       HALF_CODES codes times 2^-8 as binary16, the even ones first; those from
+ *                          count on are 0. Returns 1 when one is a NaN. Only with VEC_HALVES
+ *   vec_from_half          VEC_LANES of them
+ *   HALF_LANES_MOST        queries times heads up to which decoding through them pays
  *   vec_transpose(r)       VEC_LANES x VEC_LANES lanes of 32 bits, whatever they hold
  *
  * Operands of the GEMMs are held in units of four bytes: UNIT_DEPTH elements that follow each other
@@ -113,6 +119,17 @@ static inline ivec vec_bits(vec x)
 static inline vec vec_from_bits(ivec x)
 {
     return (vec)x;
+}
+
+static inline vec vec_split(vec x, ivec *whole)
+{
+    const vec magic = {0x1.8p23f, 0x1.8p23f, 0x1.8p23f, 0x1.8p23f};
+    const vec near = x + magic - magic;
+    const ivec above = near > x;
+    const vec floor = near - (vec)(above & (ivec)vec_set(1.0f));
+
+    *whole = (ivec)(floor + magic);
+    return x - floor;
 }
 
 static inline vec vec_select(vmask m, vec yes, vec no)
@@ -258,6 +275,14 @@ static inline void vec_transpose(vec r[VEC_LANES])
             r[i][j] = r[j][i];
             r[j][i] = upper;
         }
+}
+
+static inline vec vec_sums(const vec r[VEC_LANES])
+{
+    vec turned[VEC_LANES] = {r[0], r[1], r[2], r[3]};
+
+    vec_transpose(turned);
+    return (turned[0] + turned[1]) + (turned[2] + turned[3]);
 }
 
 static inline uvec unit_load(const unit *p)

@@ -265,6 +265,53 @@ static void *concurrent_main(void *arg)
     return NULL;
 }
 
+/* Few queries, one head of which has a block that the fast decoder leaves to the slow one. `what`:
+ * which. Both are close to the model, and the other head keeps its bits. */
+static void test_decode_unusual(uint32_t isa, int64_t sq, int what)
+{
+    static const char *const names[] = {"no block", "a scale of 2^123", "a zero block under 2^-127",
+                                        "a block under 2^-107", "a NaN that no row sees"};
+    enum { KEY = 300, DIMS = 96, DIMS_V = 160 };
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxt_attention_result plain, got, model;
+    mxt_attention_case c;
+
+    spec.seqlen_q[0] = sq;
+    spec.seqlen_k[0] = 600;
+    spec.kv_heads = 2;
+    spec.head_dim = DIMS;
+    spec.head_dim_v = DIMS_V;
+    spec.problem.window[0] = what == 4 ? 280 : -1;
+    mxt_attention_case_make(&c, &spec);
+    mxt_case("decode of %d rows beside %s on %s", (int)sq, names[what], mxt_isa_name(isa));
+    plain = run(&c, isa);
+    uint8_t *k = (uint8_t *)c.k.data + KEY * c.k.stride[1];
+    uint8_t *v = (uint8_t *)c.v.data + KEY * c.v.stride[1];
+    mxattn_scales *k_scales = &c.k.scales[MXATTN_HDIM], *v_scales = &c.v.scales[MXATTN_HDIM];
+    if (what == 1) {
+        memset(k, 0x81, 32);
+        k_scales->data[KEY * 2 * (DIMS / 32)] = 250;
+    } else if (what == 2) {
+        memset(v + 32, 0, 32);
+        v_scales->data[KEY * 2 * (DIMS_V / 32) + 1] = 0;
+    } else if (what == 3) {
+        memset(v + 32, 0x7e, 32);
+        v_scales->data[KEY * 2 * (DIMS_V / 32) + 1] = 20;
+    } else if (what == 4) {
+        v[7] = 0x7f;
+    }
+    got = run(&c, isa);
+    model = mxt_attention_case_forward(&c, NULL, MXATTN_BACKEND_REF, MXATTN_PRECISION_MODEL);
+    mxt_check_rms("O", got.o, model.o, mxt_shape3(sq, 2, DIMS_V), MXT_O_MODEL_SMALL);
+    for (int64_t row = 0; row < sq; row++)
+        mxt_check_bytes("O of the other head", got.o + (row * 2 + 1) * DIMS_V,
+                        plain.o + (row * 2 + 1) * DIMS_V, sizeof(float), mxt_shape1(DIMS_V));
+    mxt_attention_result_free(&plain);
+    mxt_attention_result_free(&got);
+    mxt_attention_result_free(&model);
+    mxt_attention_case_free(&c);
+}
+
 static void test_concurrent(uint32_t isa)
 {
     enum { RUNS = 4 };
@@ -353,6 +400,9 @@ int main(void)
         test_decode(isas[i], MXATTN_E5M2, MXATTN_BLOCK_ROW);
         test_decode(isas[i], MXATTN_E5M2, MXATTN_BLOCK_COLUMN);
         test_equal_windows(isas[i]);
+        for (int64_t sq = 1; sq <= 4; sq++)
+            for (int what = 0; what < 5; what++)
+                test_decode_unusual(isas[i], sq, what);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_BF16);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_E4M3);
         test_concurrent(isas[i]);
