@@ -32,6 +32,7 @@ typedef struct mxc_bench_row {
     const char *backend, *kernel, *isa;
     mxc_timing timing;
     double flops, bytes; /* one of them is 0 */
+    double workspace;    /* bytes; 0: not told */
     mxc_ceiling ceiling;
     double baseline_seconds; /* 0: none */
 } mxc_bench_row;
@@ -42,6 +43,12 @@ void mxc_bench_attention(mxc_bench *bench, int backward, int in_call);
 
 /* Quantization of a tensor of q's shape out of float32 or bfloat16. */
 void mxc_bench_quantize(mxc_bench *bench, mxattn_dtype wide, mxattn_block block);
+
+/* Forward and backward over the shapes that docs/benchmarking.md has goals for. */
+void mxc_bench_shapes(mxc_bench *bench, const mxc_options *options);
+
+/* Prints how the time of an operation grows with the length, from the rows so far. */
+void mxc_bench_fit(mxc_bench *bench, const char *op);
 
 /* Prints a row and keeps it as JSON. */
 void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,

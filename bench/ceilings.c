@@ -16,6 +16,7 @@ enum { ROUNDS = 8 };
 
 /* Vectors of 4: what the compiler's baseline, SSE2 on x86-64, has; it multiplies, then adds. */
 typedef float vec4 __attribute__((vector_size(16)));
+typedef int64_t int_pair __attribute__((vector_size(16)));
 
 float mxc_peak_portable(int64_t steps)
 {
@@ -121,6 +122,49 @@ mxc_ceiling mxc_copy_ceiling(int32_t threads)
     }
     free(run.from);
     free(run.to);
+    measured = best;
+    measured_threads = threads;
+    return (mxc_ceiling){name, best};
+}
+
+typedef struct read_run {
+    const int_pair *from;
+    size_t count; /* vectors of one thread's share */
+    atomic_int sink;
+} read_run;
+
+static void run_read(void *memory, int64_t thread)
+{
+    read_run *run = memory;
+    const int_pair *from = run->from + (size_t)thread * run->count;
+    int_pair sums[4] = {{0}};
+    for (size_t i = 0; i < run->count; i += 4)
+        for (size_t j = 0; j < 4; j++)
+            sums[j] |= from[i + j];
+    sums[0] |= sums[1] | sums[2] | sums[3];
+    atomic_fetch_add(&run->sink, (int)(sums[0][0] + sums[0][1]));
+}
+
+mxc_ceiling mxc_read_ceiling(int32_t threads)
+{
+    static double measured;
+    static int32_t measured_threads;
+    const char *name = "read of memory";
+    if (measured_threads == threads)
+        return (mxc_ceiling){name, measured};
+    size_t count = (size_t)(2 * mxc_last_level_cache()) / (size_t)threads / 64 * 4;
+    size_t bytes = count * sizeof(int_pair) * (size_t)threads;
+    void *from = mxc_tool_alloc(bytes);
+    read_run run = {from, count, 0};
+    memset(from, 1, bytes);
+    double best = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        double start = mxc_seconds();
+        mxc_on_threads(threads, run_read, &run);
+        double rate = (double)bytes / (mxc_seconds() - start);
+        best = rate > best ? rate : best;
+    }
+    free(from);
     measured = best;
     measured_threads = threads;
     return (mxc_ceiling){name, best};

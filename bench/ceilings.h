@@ -19,6 +19,9 @@ mxc_ceiling mxc_arithmetic_ceiling(const char *isa, int32_t threads);
 /* Copying memory that is in no cache. Measured once per process. */
 mxc_ceiling mxc_copy_ceiling(int32_t threads);
 
+/* Reading memory that is in no cache. Measured once per process. */
+mxc_ceiling mxc_read_ceiling(int32_t threads);
+
 /* The loops: each does `steps` rounds of MXC_PEAK_CHAINS independent multiply-adds and returns
  * something that depends on all. flops_per_step: operations of one round. */
 enum { MXC_PEAK_CHAINS = 12 };

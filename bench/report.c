@@ -93,6 +93,8 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
     cJSON_AddNumberToObject(json, row->flops > 0 ? "ceiling_gflops" : "ceiling_gbytes",
                             1e-9 * row->ceiling.per_second);
     cJSON_AddNumberToObject(json, "ceiling_share", share);
+    if (row->workspace > 0)
+        cJSON_AddNumberToObject(json, "workspace_bytes", row->workspace);
     if (row->baseline_seconds > 0) {
         cJSON_AddStringToObject(json, "baseline", bench->baseline->name);
         cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * row->baseline_seconds);

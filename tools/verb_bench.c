@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum { KEY_JSON = 0x100, KEY_SWEEP, KEY_MIN_TIME, KEY_NO_BASELINE, CHILDREN = 4 };
-/* Producers have shapes of their own, and take their time: only when asked for. */
-enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7, PRODUCERS = 8 };
+/* Producers and shapes have sizes of their own, and take their time: only when asked for. */
+enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7, PRODUCERS = 8, SHAPES = 16 };
 
 typedef struct arguments {
     int ops; /* a mask; 0: not given */
@@ -27,9 +27,9 @@ typedef struct arguments {
 
 static void set_op(arguments *a, const char *text)
 {
-    static const char *const names[] = {"all",      "forward",   "backward",
-                                        "quantize", "producers", NULL};
-    static const int masks[] = {ALL, FORWARD, BACKWARD, QUANTIZE, PRODUCERS};
+    static const char *const names[] = {"all",       "forward", "backward", "quantize",
+                                        "producers", "shapes",  NULL};
+    static const int masks[] = {ALL, FORWARD, BACKWARD, QUANTIZE, PRODUCERS, SHAPES};
     a->ops |= masks[mxc_parse_choice("the operation", text, names)];
 }
 
@@ -78,7 +78,7 @@ static const struct argp argp = {
     .options = own_options,
     .parser = parse,
     .children = children,
-    .args_doc = "[forward|backward|quantize|producers|all]",
+    .args_doc = "[forward|backward|quantize|producers|shapes|all]",
     .doc = "Verifies each operation, then times it: median, least and most, and the share of what "
            "this machine can do, measured in the same run; ratio: a baseline's time over ours.\v"
            "Example: mxattn bench all --seqlen 2048 --heads 8 --head-dim 128 --causal --json "
@@ -126,6 +126,10 @@ static void bench_sweep(mxc_bench *b, int ops, const mxc_options *options)
             choice.causal = causal;
             bench_shape(b, ops, &choice);
         }
+    if (ops & FORWARD)
+        mxc_bench_fit(b, "forward");
+    if (ops & BACKWARD)
+        mxc_bench_fit(b, "backward");
 }
 
 int mxc_verb_bench(int argc, char **argv)
@@ -144,7 +148,7 @@ int mxc_verb_bench(int argc, char **argv)
                    .threads = mxc_run_threads(&options),
                    .min_seconds = a.min_seconds,
                    .rows = cJSON_CreateArray()};
-    if (!a.no_baseline && (ops & (FORWARD | BACKWARD))) {
+    if (!a.no_baseline && (ops & (FORWARD | BACKWARD | SHAPES))) {
         if (mxc_baseline_openblas.open(why, sizeof why))
             b.baseline = &mxc_baseline_openblas;
         else
@@ -156,6 +160,8 @@ int mxc_verb_bench(int argc, char **argv)
         bench_shape(&b, ops, &options);
     if (ops & PRODUCERS)
         mxc_bench_producers(&b);
+    if (ops & SHAPES)
+        mxc_bench_shapes(&b, &options);
     if (json) {
         mxc_json_print(b.rows, json);
         mxc_outputs_commit();

@@ -1,0 +1,164 @@
+/* shapes.c: the shapes that the goals of the CPU kernels name, and what a sweep of lengths tells.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bench.h"
+#include "error.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void run(mxc_bench *b, const mxc_options *options, int backward)
+{
+    mxc_sizes sizes;
+    mxc_sizes_resolve(options, &sizes);
+    b->options = options;
+    b->sizes = &sizes;
+    b->baseline_seconds[0] = b->baseline_seconds[1] = 0;
+    mxc_bench_head(b);
+    mxc_bench_attention(b, backward, 0);
+    free(sizes.cu_seqlens);
+}
+
+static void run_square(mxc_bench *b, const mxc_options *options, int64_t seqlen, int64_t head_dim,
+                       int causal, int backward)
+{
+    mxc_options choice = *options;
+    choice.seqlen = seqlen;
+    choice.heads = choice.kv_heads = 4;
+    choice.head_dim = head_dim;
+    choice.causal = causal;
+    run(b, &choice, backward);
+}
+
+/* Lengths drawn from 16 to 2,048, and a dense batch of as many sequences and operations. */
+static void run_jagged(mxc_bench *b, const mxc_options *options)
+{
+    mxc_options choice = *options;
+    mxc_sizes sizes;
+    double squares = 0;
+    choice.batch = 32;
+    choice.lengths = "lognormal:16:2048";
+    choice.heads = choice.kv_heads = 4;
+    choice.head_dim = 128;
+    run(b, &choice, 0);
+    mxc_sizes_resolve(&choice, &sizes);
+    for (int64_t i = 0; i < sizes.batch; i++) {
+        double length = sizes.cu_seqlens[i + 1] - sizes.cu_seqlens[i];
+        squares += length * length;
+    }
+    choice.lengths = NULL;
+    choice.seqlen = (int64_t)(sqrt(squares / (double)sizes.batch) + 0.5);
+    free(sizes.cu_seqlens);
+    run(b, &choice, 0);
+}
+
+static void run_decode(mxc_bench *b, const mxc_options *options, int64_t seqlen_q, int64_t heads)
+{
+    mxc_options choice = *options;
+    choice.seqlen_q = seqlen_q;
+    choice.seqlen_k = 32768;
+    choice.heads = heads;
+    choice.kv_heads = 8;
+    choice.head_dim = 128;
+    run(b, &choice, 0);
+}
+
+void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
+{
+    static const int64_t dims[] = {64, 96, 192, 256};
+    mxc_options choice = *options;
+    if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
+        mxc_die("'shapes' is given beside lengths; it has shapes of its own");
+    for (int backward = 0; backward <= 1; backward++)
+        for (int causal = 0; causal <= 1; causal++)
+            for (int64_t seqlen = 512; seqlen <= 8192; seqlen *= 4)
+                run_square(b, options, seqlen, 128, causal, backward);
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        run_square(b, options, 2048, dims[i], 0, 0);
+    choice.seqlen = 2048;
+    choice.heads = 8;
+    choice.head_dim = 128;
+    for (int64_t kv_heads = 8; kv_heads >= 2; kv_heads /= 4) {
+        choice.kv_heads = kv_heads;
+        run(b, &choice, 0);
+    }
+    run_jagged(b, options);
+    for (int64_t seqlen_q = 1; seqlen_q <= 16; seqlen_q *= 2)
+        run_decode(b, options, seqlen_q, 8);
+    run_decode(b, options, 1, 32);
+    choice.seqlen = 16; /* what a call costs */
+    choice.heads = choice.kv_heads = 1;
+    choice.head_dim = 64;
+    run(b, &choice, 0);
+}
+
+/* Milliseconds = a*S^2 + b*S by least squares of the relative residuals. */
+typedef struct fit {
+    double squares, products, linears, square_sum, linear_sum; /* of the normal equations */
+    double a, b;
+} fit;
+
+static void fit_add(fit *f, double length, double ms)
+{
+    double x = length * length / ms, y = length / ms;
+    f->squares += x * x;
+    f->products += x * y;
+    f->linears += y * y;
+    f->square_sum += x;
+    f->linear_sum += y;
+}
+
+static void fit_solve(fit *f)
+{
+    double determinant = f->squares * f->linears - f->products * f->products;
+    f->a = (f->square_sum * f->linears - f->linear_sum * f->products) / determinant;
+    f->b = (f->linear_sum * f->squares - f->square_sum * f->products) / determinant;
+}
+
+static double number(const cJSON *row, const char *name)
+{
+    return cJSON_GetNumberValue(cJSON_GetObjectItem(row, name));
+}
+
+/* 1 where row belongs to the fit of `op`, with or without a causal mask. */
+static int of_fit(const cJSON *row, const char *op, int causal)
+{
+    const cJSON *shape = cJSON_GetObjectItem(row, "shape");
+    const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(row, "op"));
+    return name && strcmp(name, op) == 0 && number(shape, "seqlen_q") >= 2048 &&
+           (cJSON_IsTrue(cJSON_GetObjectItem(shape, "causal")) != 0) == causal;
+}
+
+void mxc_bench_fit(mxc_bench *b, const char *op)
+{
+    for (int causal = 0; causal <= 1; causal++) {
+        const cJSON *row;
+        fit f = {0};
+        int count = 0;
+        cJSON_ArrayForEach(row, b->rows)
+        {
+            if (!of_fit(row, op, causal))
+                continue;
+            fit_add(&f, number(cJSON_GetObjectItem(row, "shape"), "seqlen_q"),
+                    number(row, "ms_median"));
+            count++;
+        }
+        if (count < 3)
+            continue;
+        fit_solve(&f);
+        (void)printf("%s%s from S = 2,048 on: ms = %.4g S^2 + %.4g S; residuals", op,
+                     causal ? ", causal" : "", f.a, f.b);
+        cJSON_ArrayForEach(row, b->rows)
+        {
+            if (!of_fit(row, op, causal))
+                continue;
+            double length = number(cJSON_GetObjectItem(row, "shape"), "seqlen_q");
+            double model = f.a * length * length + f.b * length;
+            (void)printf(" %.1f%%", 100 * (number(row, "ms_median") / model - 1));
+        }
+        (void)printf("\n");
+    }
+}
