@@ -155,17 +155,15 @@ def train(kind, head_dim, seed, arguments):
 
 
 def summary(runs):
-    """A line for each head_dim; the largest ratio of MXFP8's validation loss to BF16's."""
-    largest = 0.0
+    """A line for each head_dim, after the steps that all runs have; the largest ratio of MXFP8's validation loss to BF16's."""
+    largest, last = 0.0, min(run["validation"][-1][0] for run in runs)
     for head_dim in sorted({run["head_dim"] for run in runs}):
-        ends = {kind: [r["validation"][-1][1] for r in runs if (r["kind"], r["head_dim"]) == (kind, head_dim)] for kind in KINDS}
-        if not all(ends.values()):
-            continue
+        ends = {kind: [dict(r["validation"])[last] for r in runs if (r["kind"], r["head_dim"]) == (kind, head_dim)] for kind in KINDS}
         means = {kind: sum(values) / len(values) for kind, values in ends.items()}
         ratio = means["mxfp8"] / means["bf16"]
         spread = (max(ends["bf16"]) - min(ends["bf16"])) / means["bf16"]
-        print(f"head_dim {head_dim}, validation loss: bf16 {means['bf16']:.4f}, mxfp8 {means['mxfp8']:.4f}, ratio {ratio:.4f} "
-              f"(bf16's seeds are {spread:.4f} apart)")  # fmt: skip
+        print(f"head_dim {head_dim}, {last} steps, validation loss: bf16 {means['bf16']:.4f}, mxfp8 {means['mxfp8']:.4f}, "
+              f"ratio {ratio:.4f} (bf16's seeds are {spread:.4f} apart)")  # fmt: skip
         largest = max(largest, ratio)
     return largest
 
@@ -205,11 +203,13 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--head-dim", type=int, nargs="+", choices=(64, 128), help="default 64, large 64 and 128")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once, in processes: a device of this size has room for several")
-    parser.add_argument("--out", type=pathlib.Path, help="folder for losses.json, losses.svg, and run_*.json as they come")
-    parser.add_argument("--draw", type=pathlib.Path, metavar="JSON", help="only draw such a file's curves, beside it")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for losses.json, losses.png, and run_*.json as they come")
+    parser.add_argument("--draw", type=pathlib.Path, metavar="JSON", help="only sum up and draw such a file, beside it")
     arguments = parser.parse_args()
     if arguments.draw:
-        draw(json.loads(arguments.draw.read_text()), arguments.draw.with_suffix(".svg"))
+        record = json.loads(arguments.draw.read_text())
+        summary(record["runs"])
+        draw(record, arguments.draw.with_suffix(".png"))
         return 0
     large = arguments.large
     arguments.width, arguments.layers, arguments.rate = (640, 6, 1e-3) if large else (128, 2, 4e-3)
@@ -228,11 +228,12 @@ def main():
             runs = pool.starmap(train, tasks, 1)
     else:
         runs = [train(*task) for task in tasks]
-    record = {"parameters": size, "tokens_per_step": arguments.tokens, "device": where, "torch": torch.__version__, "runs": runs}
+    record = {"parameters": size, "tokens_per_step": arguments.tokens, "steps": arguments.steps, "device": where,
+              "torch": torch.__version__, "runs": runs}  # fmt: skip
     ratio = summary(runs)
     if arguments.out:
-        (arguments.out / "losses.json").write_text(json.dumps(record))
-        draw(record, arguments.out / "losses.svg")
+        (arguments.out / "losses.json").write_text(json.dumps(record) + "\n")
+        draw(record, arguments.out / "losses.png")
     return 0 if ratio < 1.01 else 1
 
 

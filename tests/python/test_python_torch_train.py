@@ -6,6 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -26,3 +27,17 @@ def test_train_gpt(tmp_path):
         assert float(last) < 0.7 * float(first), done.stdout
     assert runs[0][3] != runs[1][3], "MXFP8 is not BF16"
     assert (tmp_path / "losses.json").exists()
+    assert len(list(tmp_path.glob("run_64_*_0.json"))) == 2
+
+
+def test_the_documented_training(tmp_path):
+    """docs/python.md says what the recorded training of 30 million parameters gave."""
+    record = shutil.copy(ROOT / "docs/results/h200_train_gpt.json", tmp_path)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, ROOT / "examples/train_gpt.py", "--draw", record]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    found = re.findall(r"head_dim (\d+), 200 steps, .*?bf16 ([\d.]+), mxfp8 ([\d.]+), ratio ([\d.]+) .*?are ([\d.]+)", done.stdout)
+    assert [row[0] for row in found] == ["64", "128"], done.stdout + done.stderr
+    text = (ROOT / "docs/python.md").read_text()
+    for dim, bf16, mxfp8, ratio, apart in found:
+        assert re.search(rf"\| {dim} \|.* \| {bf16} \|.* \| {mxfp8} \| {ratio} \| {apart} \|", text)
