@@ -13,6 +13,7 @@ set(MXA_ARCHS_common 90a 100a)
 set(MXA_ARCHS_sm90 90a)
 set(MXA_ARCHS_sm100 100a)
 set(MXA_EMBED ${PROJECT_SOURCE_DIR}/scripts/embed)
+set(MXA_TILES ${PROJECT_SOURCE_DIR}/scripts/tiles)
 set(MXA_CUBINS ${CMAKE_CURRENT_BINARY_DIR}/cubins.c)
 set(MXA_CUBINS_JSON ${CMAKE_CURRENT_BINARY_DIR}/cubins.json)
 set(MXA_CUBIN_FILES)
@@ -42,7 +43,8 @@ if(Python3_Interpreter_FOUND)
   add_custom_command(OUTPUT ${MXA_CUBINS} BYPRODUCTS ${MXA_CUBINS_JSON}
     COMMAND ${Python3_EXECUTABLE} ${MXA_EMBED} link --out ${MXA_CUBINS} --json ${MXA_CUBINS_JSON}
       ${MXA_CUBIN_FILES}
-    DEPENDS ${MXA_CUBIN_FILES} ${MXA_EMBED}
+    COMMAND ${Python3_EXECUTABLE} ${MXA_TILES} --root ${PROJECT_SOURCE_DIR} ${MXA_CUBINS_JSON}
+    DEPENDS ${MXA_CUBIN_FILES} ${MXA_EMBED} ${MXA_TILES}
     COMMENT "Embedding GPU kernels" VERBATIM)
   add_custom_target(cubins DEPENDS ${MXA_CUBINS})
 else()

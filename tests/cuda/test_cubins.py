@@ -8,6 +8,8 @@ SPDX-License-Identifier: Apache-2.0
 import json
 import os
 import pathlib
+import re
+import subprocess
 
 import pytest
 
@@ -45,6 +47,22 @@ def test_blackwell_forward(rows):
     for entry, (threads, ctas) in FORWARD.items():
         row = found[entry]
         print(f"{entry}: {row['registers']} registers, {row['dynamic_smem_bytes']} bytes shared, "
-              f"{row['tmem_columns']} columns, {row['cubin_bytes']} bytes with its siblings")
+              f"{row['tmem_columns']} columns, {row['mma_per_tile']} products of a full tile, "
+              f"{row['cubin_bytes']} bytes with its siblings")
         assert row["registers"] * threads * ctas <= REGISTERS_OF_A_MULTIPROCESSOR, row
         assert row["tmem_columns"] == TMEM_COLUMNS_MOST and row["dynamic_smem_bytes"] > 100_000, row
+
+
+def test_products_of_a_tile(rows):
+    """The report's number is the least that a tile of 128 x 128 takes, and what the emulator sees a kernel issue for it."""
+    command = os.environ["MXATTN_COMMAND"]
+    for entry, row in ((row["entry"], row) for row in rows if row["entry"] in FORWARD):
+        form, d = re.fullmatch(r"mxa_sm100_forward_(\w+)_256x128_d(\d+)", entry).groups()
+        assert row["mma_per_tile"] == int(d) // 32 + 128 // {"e4m3": 32, "bf16": 16}[form], row
+        run = subprocess.run([command, "emu", "--backend", "emu-sm100", "--seqlen", "128", "--heads", "1", "--kv-heads", "1",
+                              "--head-dim", d, "--intermediates", form, "--seeds", "1"],
+                             text=True, capture_output=True, check=False, timeout=300)
+        if "has no emulator" in run.stderr:
+            pytest.skip("this build has no emulator")
+        assert run.returncode == 0, run.stderr
+        assert re.search(rf"^  tcgen05\.mma +{row['mma_per_tile']}$", run.stdout, re.MULTILINE), run.stdout

@@ -338,6 +338,43 @@ static void check_case(const mxt_sm100_case *c, uint64_t seeds)
     mxt_sm100_free(&s);
 }
 
+/* The approximations may be any within the bounds that the ISA states (ex2 and lg2 2 ulp, tanh
+ * 2^-11): P then rounds to its other neighbour now and then, and nothing else may show. */
+static void approximations(void)
+{
+    static const char *const names[] = {"several items", "wide logits", "strict", "softcap"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const mxt_sm100_case *c = cases;
+        mxt_sm100_setup s;
+        mxt_sm100_result r;
+        while (strcmp(c->name, names[i]) != 0) {
+            c++;
+        }
+        mxt_sm100_build(&s, c, 1);
+        const int64_t rows = s.q.tokens * c->heads, n = rows * c->head_dim;
+        float *o = mxt_sm100_take(4 * n), *lse = mxt_sm100_take(4 * rows);
+        run_model(&s, o, lse);
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            mxt_case("%s, approximations %llu", c->name, (unsigned long long)seed);
+            mxa_emu_session_clear();
+            mxa_emu_session_now()->options.approximations = seed;
+            mxt_sm100_result_take(&s, &r);
+            CHECK_STATUS(MXATTN_OK, mxt_sm100_run(&s, &r));
+            mxa_emu_session_now()->options.approximations = 0;
+            const float *got = (const float *)(const void *)r.o;
+            CHECK(memcmp(got, o, (size_t)(4 * n)) != 0, "the seed changed nothing");
+            mxt_check_rms("o", got, o, mxt_shape1(n),
+                          c->softcap != 0 ? MXT_SM100_APPROXIMATE_TANH : MXT_SM100_APPROXIMATE);
+            mxt_check_close("lse", r.lse, lse, mxt_shape1(rows),
+                            c->softcap != 0 ? MXT_SM100_LSE_TANH : 2.0e-6, 4.0e-7);
+            mxt_sm100_result_free(&r);
+        }
+        free(o);
+        free(lse);
+        mxt_sm100_free(&s);
+    }
+}
+
 /* ---- operands that are not as the kernel reads them ---- */
 
 /* form: 0 P in E4M3, 1 in BF16, 2 causal_strict. */
@@ -539,6 +576,73 @@ static void refusals(void)
     refusal("no such device", MXATTN_NO_BACKEND, "device is 1", &p);
 }
 
+/* What a run is given and may not be: nothing is written, and a sentence says why. */
+static void bad_arguments(void)
+{
+    static const struct {
+        const char *what, *word;
+        mxattn_status status;
+        int operand;         /* 0 q, 1 k, 2 v, 3 o, 4 workspace */
+        int address, stride; /* added */
+        mxattn_block block;  /* NONE: as planned */
+    } faults[] = {{"q misaligned", "args.q", MXATTN_ALIGNMENT, 0, 8, 0, NONE},
+                  {"k misaligned", "args.k", MXATTN_ALIGNMENT, 1, 1, 0, NONE},
+                  {"v misaligned", "args.v", MXATTN_ALIGNMENT, 2, 4, 0, NONE},
+                  {"stride of k", "args.k", MXATTN_ALIGNMENT, 1, 0, 8, NONE},
+                  {"o misaligned", "args.o", MXATTN_ALIGNMENT, 3, 4, 0, NONE},
+                  {"q of another block", "q.block is row", MXATTN_LAYOUT, 0, 0, 0, ROW},
+                  {"v of another block", "v.block is column", MXATTN_LAYOUT, 2, 0, 0, COLUMN},
+                  {"small workspace", "workspace_bytes is 64", MXATTN_WORKSPACE, 4, 0, 0, NONE}};
+    const mxattn_backend backend = MXATTN_BACKEND_EMU_SM100;
+    const int64_t shape[4] = {1, 32, 1, 64}, o_shape[4] = {1, 32, 1, 64};
+    mxattn_attention_problem problem;
+    mxattn_plan *plan = NULL;
+    void *memory = NULL;
+    mxattn_attention_problem_init(&problem);
+    problem.backend = backend;
+    problem.batch = problem.heads = problem.kv_heads = 1;
+    problem.max_seqlen_q = problem.max_seqlen_k = 32;
+    problem.head_dim = 64;
+    problem.q = problem.k = problem.v = (mxattn_tags){.dtype = E4M3, .block = SQUARE};
+    problem.o = (mxattn_tags){.dtype = F32};
+    mxt_case("bad arguments");
+    CHECK_STATUS(MXATTN_OK, mxattn_plan_create(NULL, &problem, &plan));
+    CHECK_STATUS(MXATTN_OK, mxattn_device_alloc(NULL, backend, 0, 1 << 20, &memory));
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        mxattn_tensor t[4];
+        mxattn_attention_args args;
+        mxt_case("bad arguments: %s", faults[i].what);
+        for (int k = 0; k < 4; k++) {
+            uint8_t *at = (uint8_t *)memory + (k << 14);
+            mxattn_tensor_view(&t[k], k < 3 ? E4M3 : F32, at, 4, k < 3 ? shape : o_shape);
+            if (k < 3) {
+                t[k].tags.block = SQUARE;
+                t[k].scales[0].data = at + 4096;
+                t[k].scales[1].data = at + 8192;
+            }
+            if (k == faults[i].operand) {
+                t[k].data = at + faults[i].address;
+                t[k].stride[1] += faults[i].stride;
+                t[k].tags.block = faults[i].block ? faults[i].block : t[k].tags.block;
+            }
+        }
+        mxattn_attention_args_init(&args);
+        args.q = &t[0];
+        args.k = &t[1];
+        args.v = &t[2];
+        args.o = &t[3];
+        args.workspace = (uint8_t *)memory + (1 << 17);
+        args.workspace_bytes = faults[i].operand == 4 ? 64 : (1 << 19);
+        mxa_emu_session_clear();
+        CHECK_STATUS(faults[i].status, mxattn_attention_forward(plan, &args));
+        CHECK(strstr(mxattn_last_error(), faults[i].word) != NULL, "\"%s\" lacks \"%s\"",
+              mxattn_last_error(), faults[i].word);
+        CHECK(mxa_emu_session_now()->launches == 0, "something ran");
+    }
+    CHECK_STATUS(MXATTN_OK, mxattn_device_free(NULL, backend, 0, memory));
+    mxattn_plan_destroy(plan);
+}
+
 int main(int argc, char **argv)
 {
     const uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : 3;
@@ -553,6 +657,9 @@ int main(int argc, char **argv)
             check_case(&cases[i], seeds);
         }
     }
+    if (argc < 3 || strcmp(argv[2], "approximations") == 0) {
+        approximations();
+    }
     if (argc < 3 || strcmp(argv[2], "arranged") == 0) {
         arranged();
     }
@@ -562,6 +669,7 @@ int main(int argc, char **argv)
     }
     if (argc < 3 || strcmp(argv[2], "refused") == 0) {
         refusals();
+        bad_arguments();
     }
     return mxt_finish();
 }

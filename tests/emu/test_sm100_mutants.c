@@ -55,6 +55,7 @@ MXA_DEVICE void mutant_wait(mxa_shared at, int i, uint32_t parity)
 #define FORWARD_BF16         0
 #define FORWARD_SHARED_BYTES 124928
 #define FORWARD_TMEM_COLUMNS 512
+#define FORWARD_MMA_PER_TILE 6
 #include "cuda/sm100/forward_body.h"
 
 #define FORWARD_NAME         mutant_forward_bf16
@@ -62,6 +63,7 @@ MXA_DEVICE void mutant_wait(mxa_shared at, int i, uint32_t parity)
 #define FORWARD_BF16         1
 #define FORWARD_SHARED_BYTES 124928
 #define FORWARD_TMEM_COLUMNS 512
+#define FORWARD_MMA_PER_TILE 10
 #include "cuda/sm100/forward_body.h"
 
 /* Not item_full: an item that nobody wrote may have any number of blocks to walk. */

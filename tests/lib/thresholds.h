@@ -122,6 +122,13 @@
 #define MXT_SM100_LSE_ABSOLUTE 1.0e-4
 #define MXT_SM100_LSE_RELATIVE 2.0e-6
 
+/* --- The same against its model to the bit, ex2 and lg2 off by up to 2 ulp as the ISA allows: P
+ * rounds to its other neighbour where it lay within 2^-22 of the middle, once in 2^18 elements.
+ * tanh off by 2^-11 moves a logit by 2^-11 of the softcap, and P likewise. */
+#define MXT_SM100_APPROXIMATE      2.0e-5
+#define MXT_SM100_APPROXIMATE_TANH 8.0e-3
+#define MXT_SM100_LSE_TANH         2.0e-4
+
 /* --- examples/train_lm with every activation in MXFP8 against float32, random weights: operands
  * carry 2^-4 half steps through two layers. */
 #define MXT_TRAIN_LM_MXFP8_LOSS   2.0e-2

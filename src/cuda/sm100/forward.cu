@@ -17,6 +17,7 @@
 #define FORWARD_BF16         0
 #define FORWARD_SHARED_BYTES 223232
 #define FORWARD_TMEM_COLUMNS 512
+#define FORWARD_MMA_PER_TILE 8
 #include "cuda/sm100/forward_body.h"
 
 #define FORWARD_NAME         mxa_sm100_forward_e4m3_256x128_d64
@@ -24,6 +25,7 @@
 #define FORWARD_BF16         0
 #define FORWARD_SHARED_BYTES 124928
 #define FORWARD_TMEM_COLUMNS 512
+#define FORWARD_MMA_PER_TILE 6
 #include "cuda/sm100/forward_body.h"
 
 #define FORWARD_NAME         mxa_sm100_forward_bf16_256x128_d128
@@ -31,6 +33,7 @@
 #define FORWARD_BF16         1
 #define FORWARD_SHARED_BYTES 223232
 #define FORWARD_TMEM_COLUMNS 512
+#define FORWARD_MMA_PER_TILE 12
 #include "cuda/sm100/forward_body.h"
 
 #define FORWARD_NAME         mxa_sm100_forward_bf16_256x128_d64
@@ -38,4 +41,5 @@
 #define FORWARD_BF16         1
 #define FORWARD_SHARED_BYTES 124928
 #define FORWARD_TMEM_COLUMNS 512
+#define FORWARD_MMA_PER_TILE 10
 #include "cuda/sm100/forward_body.h"

@@ -12,6 +12,7 @@
  *   FORWARD_D     64, 128 (head_dim = head_dim_v)
  *   FORWARD_BF16  0; 1: P and V in BF16
  *   FORWARD_SHARED_BYTES, FORWARD_TMEM_COLUMNS  what a CTA takes (build/cubins.json)
+ *   FORWARD_MMA_PER_TILE  products of a full tile of scores and its values: the least there are
  * q, k, v: E4M3 or E5M2, tiled scales: q's and k's along the head dimension (row or square blocks),
  * v's along the sequence (column or square). BF16: v is a private copy, [kv_head][row][d] as tiled
  * scales count rows, 0 where it is not finite or nobody's (prepare_values.cu). Dense and jagged,
@@ -105,6 +106,9 @@ MXA_STATIC_ASSERT(FORWARD_BF16 == 0 || FORWARD_BF16 == 1, "form of this body");
 MXA_STATIC_ASSERT(SHARED_BYTES == MXA_SM100_FORWARD_SHARED(FORWARD_D), "what the host gives");
 MXA_STATIC_ASSERT(SHARED_BYTES == FORWARD_SHARED_BYTES && TMEM_COLUMNS == FORWARD_TMEM_COLUMNS,
                   "what the report says");
+MXA_STATIC_ASSERT(FORWARD_MMA_PER_TILE ==
+                      FORWARD_D / 32 + MXA_SM100_TILE_K / (FORWARD_BF16 ? 16 : 32),
+                  "one product for 32 dims of scores, and for 32 keys of values, or 16 in BF16");
 MXA_STATIC_ASSERT(SHARED_BYTES <= 232448, "shared memory of one CTA");
 MXA_STATIC_ASSERT(TILE_BYTES % 1024 == 0 && AT_Q % 1024 == 0, "swizzle patterns start at 1024");
 MXA_STATIC_ASSERT(O_COLUMN + O_COLUMNS + FORWARD_D <= TMEM_COLUMNS, "tensor memory");
@@ -604,3 +608,4 @@ MXA_KERNEL(FORWARD_NAME, THREADS, mxa_sm100_forward_params, parameters)
 #undef FORWARD_BF16
 #undef FORWARD_SHARED_BYTES
 #undef FORWARD_TMEM_COLUMNS
+#undef FORWARD_MMA_PER_TILE
