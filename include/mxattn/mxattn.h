@@ -853,6 +853,7 @@ typedef struct mxattn_emulator_result {
     uint32_t hazards;   /* bit h: hazard Hh as an error, bit 0 a broken rule of an instruction */
     uint32_t warned;    /* the same for warnings */
     const char *report; /* of the first launch that had one, "" otherwise; until the next begin */
+    double seconds, longest_seconds; /* of this thread's CPU time: all launches, the longest one */
 } mxattn_emulator_result;
 
 MXATTN_API void mxattn_emulator_result_init_sized(mxattn_emulator_result *result,

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     HAZARD = MXA_EMU_RESULTS, /* a kernel was found to have one */
@@ -75,6 +76,8 @@ void mxa_emu_sum(mxattn_emulator_result *result)
 {
     const mxa_emu_session *s = mxa_emu_session_now();
     result->launches = s->launches;
+    result->seconds = s->seconds;
+    result->longest_seconds = s->longest_seconds;
     result->errors = s->errors;
     result->warnings = s->warnings;
     result->deadlocks = s->deadlocks;
@@ -120,10 +123,19 @@ static void keep_error(const char *text)
     last_error[used] = '\0';
 }
 
-static void add_result(mxa_emu_result *result)
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void add_result(mxa_emu_result *result, double seconds)
 {
     mxa_emu_session *s = mxa_emu_session_now();
     s->launches++;
+    s->seconds += seconds;
+    s->longest_seconds = seconds > s->longest_seconds ? seconds : s->longest_seconds;
     s->errors += result->errors;
     s->warnings += result->warnings;
     s->deadlocks += result->deadlock;
@@ -268,9 +280,10 @@ static mxa_cu_result emu_launch(mxa_cu_function function, unsigned grid_x, unsig
         return INVALID_VALUE;
     }
     const mxa_emu_session *s = mxa_emu_session_now();
+    const double began = cpu_seconds();
     const int failed = mxa_emu_launch_traced(kernel, grid, (int)block_x, shared_bytes,
                                              parameters[0], &s->options, s->trace, &result);
-    add_result(&result);
+    add_result(&result, cpu_seconds() - began);
     return failed ? HAZARD : 0;
 }
 

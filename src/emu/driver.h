@@ -13,6 +13,7 @@ typedef struct mxa_emu_session {
     int errors, warnings, deadlocks;
     uint32_t hazards, warned;
     int64_t launches;
+    double seconds, longest_seconds; /* of CPU time: all launches, the longest one */
     mxa_emu_tally tally;
     struct mxa_emu_trace *trace; /* NULL: none is kept */
     char *text;                  /* of the first launch with a report; NULL: none */
