@@ -63,6 +63,27 @@ const mxa_emu_kernel *mxa_emu_kernel_find(const char *name)
     return NULL;
 }
 
+enum { KERNELS_COUNTED = 256 };
+static _Thread_local int64_t launched[KERNELS_COUNTED];
+
+const mxa_emu_kernel *mxa_emu_kernel_at(size_t i, int64_t *launches)
+{
+    if (!mxa_emu_units[0] || &__start_mxa_emu_kernels[i] >= __stop_mxa_emu_kernels) {
+        return NULL;
+    }
+    *launches = i < KERNELS_COUNTED ? launched[i] : 0;
+    return __start_mxa_emu_kernels[i];
+}
+
+static void count_launch(const mxa_emu_kernel *kernel)
+{
+    int64_t before;
+    const mxa_emu_kernel *other;
+    for (size_t i = 0; i < KERNELS_COUNTED && (other = mxa_emu_kernel_at(i, &before)); i++) {
+        launched[i] += other == kernel;
+    }
+}
+
 /* ---- memory that lasts ---- */
 
 typedef struct cta_memory {
@@ -397,6 +418,7 @@ int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int t
     m->engine.stacks = m->stacks;
     m->engine.kernel = kernel;
     m->engine.parameters = copy;
+    count_launch(kernel);
     emu.engine = &m->engine;
     emu.tally = &result->tally;
     emu.events = trace;

@@ -36,6 +36,10 @@ extern const char *const mxa_emu_units[];
 /* A kernel of this program by its name; NULL: there is none. */
 const mxa_emu_kernel *mxa_emu_kernel_find(const char *name);
 
+/* The i-th kernel of this program and how often this OS thread has launched it; NULL beyond the
+ * last. For tests that claim to run all of them. */
+const mxa_emu_kernel *mxa_emu_kernel_at(size_t i, int64_t *launches);
+
 /* Memory that kernels may touch. Once there is any, all else is out of bounds. */
 int mxa_emu_memory_add(const void *memory, size_t bytes); /* 0: no room in the list */
 void mxa_emu_memory_remove(const void *memory);

@@ -5,6 +5,7 @@
  */
 #include "cuda/producers_launch.h"
 #include "emu/launch.h"
+#include "emu_seeds.h"
 #include "producer_cases.h"
 #include "report.h"
 
@@ -12,6 +13,7 @@
 
 /* Of the device whose kernels run. */
 static int arch = 90;
+static uint64_t seed; /* every launch has another one */
 
 /* Runs one launch; errors of the emulator are failures of the case. */
 static mxattn_status run(const mxa_producer_launch *launch, const mxt_memory *memory, int count)
@@ -25,6 +27,7 @@ static mxattn_status run(const mxa_producer_launch *launch, const mxt_memory *me
         return MXATTN_OK;
     }
     mxa_emu_options_init(&options);
+    options.seed = ++seed;
     for (int i = 0; i < count; i++) {
         (void)mxa_emu_memory_add(memory[i].at, memory[i].bytes);
     }
@@ -76,7 +79,7 @@ static mxattn_status merge(const mxa_merge_call *call, const mxt_memory *memory,
 int main(int argc, char **argv)
 {
     const mxt_producer_runner runner = {quantize, dequantize, scales, merge,
-                                        argc > 2 ? atoi(argv[2]) : 24};
+                                        argc > 2 ? atoi(argv[2]) : MXT_SEEDS};
     mxt_producer_cases(&runner, argc > 1 ? argv[1] : NULL);
     arch = 100; /* its own quantizer; the rest is the same */
     mxt_producer_cases(&runner, argc > 1 ? argv[1] : "quantize");
