@@ -116,6 +116,8 @@ def moves(torch, library, from_layout, to_layout, from_axis, to_axis):
     args.sequences.batch, args.seqlen, args.heads, args.head_dim = 1, SCALE_TOKENS, heads, head_dim
     name = "scales_scatter" if from_axis == to_axis else "scales_transform"
     kept = (source, target, args)
+    if from_layout == "tiled" and from_axis != to_axis:
+        counts[0] //= 16  # of a unit's 512 bytes the 32 that a load fetches
     return (lambda: (kept, library.call(name, None, c.byref(args)))), sum(counts)
 
 

@@ -57,12 +57,15 @@ mxa_copies mxa_copies_lay_out(const mxattn_attention_problem *p, const mxa_forwa
     l.records = take(&at, p->kv_heads * l.k_rows / 32 *
                               (tokens ? MXA_FORWARD_TOKEN_RECORD : MXA_FORWARD_RECORD));
     l.v_scale = take(&at, p->batch * p->kv_heads * 4);
-    l.mean = take(&at, p->batch * p->kv_heads * p->head_dim_v * 4);
     l.zeroed = at;
+    l.mean = take(&at, p->batch * p->kv_heads * p->head_dim_v * 4);
     l.q_norm = take(&at, p->batch * p->heads * 4);
     l.k_norm = take(&at, p->batch * p->kv_heads * 4);
     l.top = take(&at, p->batch * p->kv_heads * 4);
     l.wide = take(&at, 4);
+    l.items_begun = take(&at, 4);
+    l.sums_made = take(&at, p->batch * p->kv_heads * 4);
+    l.values_made = take(&at, p->batch * p->kv_heads * 4);
     l.zeroed_end = at;
     l.sequences = take(&at, p->batch * (int64_t)sizeof(mxa_gpu_sequence));
     l.tiles = take(&at, l.tiles_most * (int64_t)sizeof(mxa_gpu_tile));
@@ -228,16 +231,6 @@ static unsigned row_threads(const mxattn_attention_problem *p)
     return most <= 64 ? 64 : most <= 128 ? 128 : 256;
 }
 
-/* The kernel itself, or its instance for BF16 and this head_dim. */
-static mxa_kernel instance_of(const mxattn_attention_problem *p, int is_bf16, mxa_kernel any,
-                              mxa_kernel bf16_d64, mxa_kernel bf16_d128)
-{
-    if (!is_bf16 || p->head_dim != p->head_dim_v) {
-        return any;
-    }
-    return p->head_dim == 64 ? bf16_d64 : p->head_dim == 128 ? bf16_d128 : any;
-}
-
 static mxattn_status make_tokens(const mxa_forward_run *r, const mxa_prepare_all_params *params)
 {
     const unsigned q = (unsigned)params->q.groups, k = (unsigned)params->k.groups;
@@ -254,33 +247,80 @@ static mxattn_status make_mean(const mxa_forward_run *r, const mxa_prepare_param
                            r->call->stream, v);
 }
 
-static mxattn_status make_groups(const mxa_forward_run *r, mxa_prepare_all_params *params)
+/* The kernel that makes all copies of these operands in one launch, or MXA_KERNELS. */
+static mxa_kernel one_launch(const mxa_forward_run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxattn_dtype type = p->q.dtype;
+    const int is_bf16 = type == MXATTN_BF16;
+    if ((!is_bf16 && type != MXATTN_E4M3) || p->k.dtype != type || r->v->tags.dtype != type ||
+        (!is_bf16 && r->v->tags.block == MXATTN_BLOCK_COLUMN) || p->head_dim != p->head_dim_v) {
+        return MXA_KERNELS;
+    }
+    switch (p->head_dim) {
+    case 64:
+        return is_bf16 ? MXA_KERNEL_PREPARE_BF16_D64 : MXA_KERNEL_PREPARE_E4M3_D64;
+    case 128:
+        return is_bf16 ? MXA_KERNEL_PREPARE_BF16_D128 : MXA_KERNEL_PREPARE_E4M3_D128;
+    case 256:
+        return is_bf16 ? MXA_KERNEL_PREPARE_BF16_D256 : MXA_KERNEL_PREPARE_E4M3_D256;
+    default:
+        return MXA_KERNELS;
+    }
+}
+
+static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
+                                  mxa_prepare_all_params *params)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
+    /* Where v has a mean its values come with the next head's items: one head more, of those two.
+     */
+    const int64_t items = p->heads * q_items + 2 * p->kv_heads * chunks +
+                          (r->v_has_mean ? (p->kv_heads + 2) * chunks : 0);
+    const int64_t grid[3] = {items, 1, 1};
+    if (items > INT32_MAX) {
+        return mxa_fail(MXATTN_UNSUPPORTED,
+                        "q, k and v have %lld pieces of 128 tokens of a head; a call on cuda takes "
+                        "2^31 - 1 at most",
+                        (long long)items);
+    }
+    params->v.top = r->base + (uint64_t)r->at.top;
+    params->items_begun = r->base + (uint64_t)r->at.items_begun;
+    params->sums_made = r->base + (uint64_t)r->at.sums_made;
+    params->values_made = r->base + (uint64_t)r->at.values_made;
+    return mxa_cuda_launch_3d(r->device, kernel, grid, 2 * (unsigned)p->head_dim, r->call->stream,
+                              params);
+}
+
+static mxattn_status make_in_passes(const mxa_forward_run *r, mxa_prepare_all_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const unsigned heads = (unsigned)p->kv_heads, threads = row_threads(p);
     const unsigned q = (unsigned)params->q.groups, k = (unsigned)params->k.groups;
-    const int v_bf16 = r->v->tags.dtype == MXATTN_BF16;
-    const int bf16 = p->q.dtype == MXATTN_BF16 && p->k.dtype == MXATTN_BF16 && v_bf16;
-    mxattn_status status = mxa_cuda_launch(
-        r->device,
-        instance_of(p, bf16, MXA_KERNEL_PREPARE_OPERANDS, MXA_KERNEL_PREPARE_OPERANDS_BF16_D64,
-                    MXA_KERNEL_PREPARE_OPERANDS_BF16_D128),
-        q > k ? q : k, (unsigned)p->heads + (r->v_has_mean ? 2 : 1) * heads, threads,
-        r->call->stream, params);
+    mxattn_status status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_OPERANDS, q > k ? q : k,
+                                           (unsigned)p->heads + (r->v_has_mean ? 2 : 1) * heads,
+                                           threads, r->call->stream, params);
     if (!status && r->v_has_mean) {
         status = make_mean(r, &params->v);
     }
     params->v.top = r->base + (uint64_t)r->at.top; /* and the second means are a correction */
     if (!status) {
-        status = mxa_cuda_launch(
-            r->device,
-            instance_of(p, v_bf16, MXA_KERNEL_PREPARE_VALUES, MXA_KERNEL_PREPARE_VALUES_BF16_D64,
-                        MXA_KERNEL_PREPARE_VALUES_BF16_D128),
-            (unsigned)params->v.groups / 4, heads, 4 * threads, r->call->stream, &params->v);
+        status =
+            mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_VALUES, (unsigned)params->v.groups / 4,
+                            heads, 4 * threads, r->call->stream, &params->v);
     }
     if (!status && r->v_has_mean) {
         status = make_mean(r, &params->v);
     }
+    return status;
+}
+
+static mxattn_status make_groups(const mxa_forward_run *r, mxa_prepare_all_params *params)
+{
+    const mxa_kernel kernel = one_launch(r);
+    const mxattn_status status =
+        kernel == MXA_KERNELS ? make_in_passes(r, params) : make_at_once(r, kernel, params);
     return status ? status : prepare_records(r);
 }
 
@@ -288,6 +328,18 @@ int mxa_copies_v_has_mean(const mxattn_attention_problem *problem, const mxattn_
 {
     return !(v->tags.flags & MXATTN_CENTRED) &&
            (mxa_dtype_is_wide(v->tags.dtype) || problem->max_seqlen_k > MXA_PREPARE_SLANT);
+}
+
+mxattn_status mxa_copies_clear_status(const mxa_forward_run *r, int makes_tables)
+{
+    const mxa_attention_call *call = r->call;
+    if (!call->device_status || (makes_tables && r->batch.sequences)) {
+        return MXATTN_OK;
+    }
+    return mxa_cuda_check(r->device->driver->memset_async(mxa_address(call->device_status), 0,
+                                                          sizeof *call->device_status,
+                                                          call->stream),
+                          "cuMemsetD8Async");
 }
 
 mxattn_status mxa_copies_make(const mxa_forward_run *r)

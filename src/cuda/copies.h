@@ -15,9 +15,9 @@
 typedef struct mxa_copies {
     int64_t q, k, v;
     int64_t v_exponent;
-    int64_t q_scale, records, v_scale, mean;
-    int64_t zeroed; /* q_norm, k_norm, top and wide: cleared before preparation */
-    int64_t q_norm, k_norm, top, wide, zeroed_end;
+    int64_t q_scale, records, v_scale;
+    int64_t zeroed; /* the next ones: cleared before preparation */
+    int64_t mean, q_norm, k_norm, top, wide, items_begun, sums_made, values_made, zeroed_end;
     int64_t sequences, tiles, tile_count, status;
     int64_t partial, partial_magnitude;
     int64_t bytes;
@@ -51,6 +51,10 @@ typedef struct mxa_forward_run {
  * since either may read what the other prepared. WHY not of a short MXFP8 v: its mean could not be
  * kept (MXA_PREPARE_SLANT). */
 int mxa_copies_v_has_mean(const mxattn_attention_problem *problem, const mxattn_tensor *v);
+
+/* Queues 0 for the caller's status word, unless this run makes the batch's tables, which say what
+ * to write there. In the device's context. */
+mxattn_status mxa_copies_clear_status(const mxa_forward_run *r, int makes_tables);
 
 /* Makes the copies, and the tables of a batch that has some. In the device's context. */
 mxattn_status mxa_copies_make(const mxa_forward_run *run);

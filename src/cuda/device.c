@@ -21,6 +21,9 @@ enum {
     BACKWARD_TILES_BYTES = 2 * 4 * (17 * 128 + 8)
 };
 
+/* sm90/prepare_all.cu of this head dim. */
+#define PREPARE_ALL_BYTES(dims) (224 + 4 * (33 * (dims) + 16))
+
 /* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
 static const struct {
     const char *cubin, *entry;
@@ -49,23 +52,31 @@ static const struct {
     [MXA_KERNEL_QUANTIZE_BF16_FOLDED] = {"common/quantize", "mxa_quantize_bf16_folded",
                                          QUANTIZE_BYTES},
     [MXA_KERNEL_DEQUANTIZE] = {"common/dequantize", "mxa_dequantize", 256},
+    [MXA_KERNEL_DEQUANTIZE_F32] = {"common/dequantize", "mxa_dequantize_f32", 256},
+    [MXA_KERNEL_DEQUANTIZE_F16] = {"common/dequantize", "mxa_dequantize_f16", 256},
+    [MXA_KERNEL_DEQUANTIZE_BF16] = {"common/dequantize", "mxa_dequantize_bf16", 256},
     [MXA_KERNEL_SCALES_MOVE] = {"common/scales", "mxa_scales_move", 256 + 2 * 512 * 16},
+    [MXA_KERNEL_SCALES_SPREAD] = {"common/scales", "mxa_scales_spread", 256},
+    [MXA_KERNEL_SCALES_SEQ] = {"common/scales", "mxa_scales_seq", 256 + 512 * 16},
     [MXA_KERNEL_STATES_MERGE] = {"common/merge", "mxa_states_merge", 0},
     [MXA_KERNEL_PREPARE_OPERANDS] = {"sm90/prepare", "mxa_sm90_prepare_operands",
                                      PREPARE_SUMS_BYTES},
-    [MXA_KERNEL_PREPARE_OPERANDS_BF16_D64] = {"sm90/prepare", "mxa_sm90_prepare_operands_bf16_d64",
-                                              PREPARE_SUMS_BYTES},
-    [MXA_KERNEL_PREPARE_OPERANDS_BF16_D128] = {"sm90/prepare",
-                                               "mxa_sm90_prepare_operands_bf16_d128",
-                                               PREPARE_SUMS_BYTES},
     [MXA_KERNEL_PREPARE_MEAN] = {"sm90/prepare", "mxa_sm90_prepare_mean", 0},
     [MXA_KERNEL_PREPARE_VALUES] = {"sm90/prepare", "mxa_sm90_prepare_values", PREPARE_VALUES_BYTES},
-    [MXA_KERNEL_PREPARE_VALUES_BF16_D64] = {"sm90/prepare", "mxa_sm90_prepare_values_bf16_d64",
-                                            PREPARE_VALUES_BYTES},
-    [MXA_KERNEL_PREPARE_VALUES_BF16_D128] = {"sm90/prepare", "mxa_sm90_prepare_values_bf16_d128",
-                                             PREPARE_VALUES_BYTES},
     [MXA_KERNEL_PREPARE_RECORDS] = {"sm90/prepare", "mxa_sm90_prepare_records", 0},
     [MXA_KERNEL_PREPARE_TOKENS] = {"sm90/prepare_token", "mxa_sm90_prepare_tokens", 0},
+    [MXA_KERNEL_PREPARE_BF16_D64] = {"sm90/prepare_all", "mxa_sm90_prepare_bf16_d64",
+                                     PREPARE_ALL_BYTES(64)},
+    [MXA_KERNEL_PREPARE_BF16_D128] = {"sm90/prepare_all", "mxa_sm90_prepare_bf16_d128",
+                                      PREPARE_ALL_BYTES(128)},
+    [MXA_KERNEL_PREPARE_BF16_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_bf16_d256",
+                                      PREPARE_ALL_BYTES(256)},
+    [MXA_KERNEL_PREPARE_E4M3_D64] = {"sm90/prepare_all", "mxa_sm90_prepare_e4m3_d64",
+                                     PREPARE_ALL_BYTES(64)},
+    [MXA_KERNEL_PREPARE_E4M3_D128] = {"sm90/prepare_all", "mxa_sm90_prepare_e4m3_d128",
+                                      PREPARE_ALL_BYTES(128)},
+    [MXA_KERNEL_PREPARE_E4M3_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_e4m3_d256",
+                                      PREPARE_ALL_BYTES(256)},
     [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_256x128_d64", 0},
     [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
     [MXA_KERNEL_FORWARD_F16_D256] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d256", 0},

@@ -168,10 +168,10 @@ static mxa_kernel quantize_kernel(const mxa_quantize_params *p, unsigned *blocks
     if (p->centre || p->head_dim % 8 || (p->folded && p->wide_type != MXA_GPU_BF16)) {
         return MXA_KERNEL_QUANTIZE_ANY;
     }
+    *blocks = p->wide_type == MXA_GPU_F32 ? 1 : 2;
     if (p->folded) {
         return MXA_KERNEL_QUANTIZE_BF16_FOLDED;
     }
-    *blocks = p->wide_type == MXA_GPU_F32 ? 1 : 2;
     return (mxa_kernel)(MXA_KERNEL_QUANTIZE_F32_ROW + 3 * (p->wide_type - MXA_GPU_F32) + p->block -
                         MXA_GPU_ROW);
 }
@@ -212,9 +212,25 @@ mxattn_status mxa_launch_of_quantize(const mxa_quantize_call *call, mxa_producer
 mxattn_status mxa_launch_of_dequantize(const mxa_quantize_call *call, mxa_producer_launch *launch)
 {
     mxattn_status status = fill(call, launch);
-    launch->kernel = MXA_KERNEL_DEQUANTIZE;
+    const mxa_quantize_params *p = &launch->params.quantize;
+    const int plain = p->scales[MXATTN_HDIM].data && !p->centre && p->head_dim % 8 == 0;
+    launch->kernel =
+        plain ? (mxa_kernel)(MXA_KERNEL_DEQUANTIZE_F32 + p->wide_type - (int32_t)MXATTN_F32)
+              : MXA_KERNEL_DEQUANTIZE;
     launch->threads /= 2; /* two blocks a warp */
     return status;
+}
+
+/* Transforms are of square blocks, and so are compact scales: any byte of a block will do. */
+static mxa_kernel scales_kernel(const mxa_scales_call *call, int rows_of_units)
+{
+    const int is_turned = call->from_axis != call->to_axis;
+    if (call->to.layout == MXATTN_TILED && (is_turned || call->from.layout == MXATTN_COMPACT)) {
+        return MXA_KERNEL_SCALES_SPREAD;
+    }
+    return call->to.layout == MXATTN_TILED && rows_of_units && call->from_axis == MXATTN_SEQ
+               ? MXA_KERNEL_SCALES_SEQ
+               : MXA_KERNEL_SCALES_MOVE;
 }
 
 mxattn_status mxa_launch_of_scales(const mxa_scales_call *call, mxa_producer_launch *launch)
@@ -233,13 +249,16 @@ mxattn_status mxa_launch_of_scales(const mxa_scales_call *call, mxa_producer_lau
     p->chunks = divisor_of(call->head_dim > 0 ? ceil_div(call->head_dim, TILE) : 1);
     const int64_t units = call->head_dim ? call->heads * (int64_t)p->chunks.divisor : 0;
     p->units = (int32_t)(units < INT32_MAX ? units : INT32_MAX);
-    /* Word u of a row is unit u, sixteen words a group: head strides are those of neighbours. */
-    p->rows_of_units = call->from.layout == MXATTN_LINEAR && from_hdim &&
-                       call->head_dim % TILE == 0 && call->from.stride_k == 1 &&
-                       (call->heads == 1 || call->from.stride_head == call->head_dim / 32) &&
-                       units % MXA_SCALES_UNITS == 0 && p->from.data % 16 == 0 &&
-                       call->from.stride_row % 16 == 0;
-    launch->kernel = MXA_KERNEL_SCALES_MOVE;
+    /* Unit u is word u of a row of hdim scales, or 128 bytes of one of seq scales; sixteen a group.
+     */
+    const int64_t unit_bytes = from_hdim ? 4 : TILE;
+    p->rows_of_units =
+        call->from.layout == MXATTN_LINEAR && call->head_dim % TILE == 0 &&
+        call->from.stride_k == 1 &&
+        (call->heads == 1 || call->from.stride_head == call->head_dim / TILE * unit_bytes) &&
+        units % MXA_SCALES_UNITS == 0 && p->from.data % 16 == 0 && call->from.stride_row % 16 == 0;
+    launch->kernel = scales_kernel(call, p->rows_of_units);
+    p->rows_of_units &= from_hdim;
     launch->threads = SCALES_THREADS;
     mxattn_status status = set_grid(launch, ceil_div(units, MXA_SCALES_UNITS), p->batch.tiles);
     if (!status) {

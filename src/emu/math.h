@@ -203,6 +203,51 @@ MXA_DEVICE uint32_t mxa_emu_f16_of_f64(double x)
 MXA_EMU_F16X2(max_f16x2(uint32_t a, uint32_t b),
               mxa_emu_f16_of_f32(max_f32(MXA_EMU_LOW(a), MXA_EMU_LOW(b))),
               mxa_emu_f16_of_f32(max_f32(MXA_EMU_HIGH(a), MXA_EMU_HIGH(b))))
+/* Half of max.NaN.xorsign.abs: magnitudes are ordered as integers, NaN above infinity. */
+MXA_DEVICE uint32_t mxa_emu_max_abs_16(uint32_t a, uint32_t b, uint32_t infinity)
+{
+    const uint32_t x = a & 0x7FFF, y = b & 0x7FFF, most = x > y ? x : y;
+    return most > infinity ? 0x7FFF : most | ((a ^ b) & 0x8000);
+}
+
+MXA_DEVICE uint32_t max_abs_nan_f16x2(uint32_t a, uint32_t b)
+{
+    return mxa_emu_max_abs_16(a & 0xFFFF, b & 0xFFFF, 0x7C00) |
+           mxa_emu_max_abs_16(a >> 16, b >> 16, 0x7C00) << 16;
+}
+
+MXA_DEVICE uint32_t max_abs_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    return mxa_emu_max_abs_16(a & 0xFFFF, b & 0xFFFF, 0x7F80) |
+           mxa_emu_max_abs_16(a >> 16, b >> 16, 0x7F80) << 16;
+}
+
+/* Half of max.NaN and min.NaN: as integers that order as the numbers do. */
+MXA_DEVICE uint32_t mxa_emu_most_bf16(uint32_t a, uint32_t b, int smaller)
+{
+    const uint32_t x = a & 0x8000 ? 0x8000 - (a & 0x7FFF) : 0x8000 + a;
+    const uint32_t y = b & 0x8000 ? 0x8000 - (b & 0x7FFF) : 0x8000 + b;
+    if ((a & 0x7FFF) > 0x7F80 || (b & 0x7FFF) > 0x7F80) {
+        return 0x7FFF;
+    }
+    if (x == y) { /* -0 is below 0 */
+        return smaller ? a | b : a & b;
+    }
+    return (x > y) != smaller ? a : b;
+}
+
+MXA_DEVICE uint32_t max_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    return mxa_emu_most_bf16(a & 0xFFFF, b & 0xFFFF, 0) | mxa_emu_most_bf16(a >> 16, b >> 16, 0)
+                                                              << 16;
+}
+
+MXA_DEVICE uint32_t min_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    return mxa_emu_most_bf16(a & 0xFFFF, b & 0xFFFF, 1) | mxa_emu_most_bf16(a >> 16, b >> 16, 1)
+                                                              << 16;
+}
+
 MXA_EMU_F16X2(mul_f16x2(uint32_t a, uint32_t b),
               mxa_emu_f16_of_f32(MXA_EMU_LOW(a) * MXA_EMU_LOW(b)),
               mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) * MXA_EMU_HIGH(b)))

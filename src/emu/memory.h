@@ -98,6 +98,11 @@ MXA_DEVICE uint32_t dev_fetch_add_global_u32(uint64_t at, uint32_t x)
     return mxa_emu_atomic_global(MXA_EMU_ATOMIC_ADD, at, x);
 }
 
+MXA_DEVICE uint32_t dev_fetch_add_ordered_global_u32(uint64_t at, uint32_t x)
+{
+    return mxa_emu_atomic_global(MXA_EMU_ATOMIC_ADD, at, x);
+}
+
 MXA_DEVICE uint32_t dev_fetch_add_shared_u32(uint32_t at, uint32_t x)
 {
     return mxa_emu_add_shared(at, x);

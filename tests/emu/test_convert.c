@@ -157,6 +157,35 @@ static void halves(void)
     CHECK(max_f16x2(0x80007C01, 0x00003C00) == 0x00003C00, "a NaN loses, -0 < +0");
 }
 
+/* The packed maxima against the FP32 ones, NaN apart. */
+static void packed_maxima(void)
+{
+    mxt_random random = {11};
+    mxt_case("packed maxima");
+    for (int i = 0; i < 200000; i++) {
+        const uint32_t u = (uint32_t)mxt_random_u64(&random), v = (uint32_t)mxt_random_u64(&random);
+        const uint32_t most = max_nan_bf16x2(u, v), least = min_nan_bf16x2(u, v);
+        const uint32_t bf16 = max_abs_nan_bf16x2(u, v), f16 = max_abs_nan_f16x2(u, v);
+        const float a = f32_bits(u << 16), b = f32_bits(v << 16);
+        const float c = f32_from_f16_high(u), d = f32_from_f16_high(v);
+        if (a != a || b != b) {
+            CHECK((most & 0xFFFF) == 0x7FFF && (least & 0xFFFF) == 0x7FFF, "%08x %08x", u, v);
+            CHECK((bf16 & 0x7FFF) == 0x7FFF, "%08x %08x", u, v);
+        } else {
+            CHECK(most << 16 == bits_f32(max_f32(a, b)), "max of %08x %08x", u, v);
+            CHECK(least << 16 == (bits_f32(max_f32(-a, -b)) ^ 0x80000000u), "min of %08x %08x", u,
+                  v);
+            CHECK((bf16 << 16 & 0x7FFFFFFF) == bits_f32(max_f32(fabsf(a), fabsf(b))),
+                  "largest of %08x %08x", u, v);
+        }
+        if (c != c || d != d)
+            CHECK((f16 >> 16 & 0x7FFF) == 0x7FFF, "%08x %08x", u, v);
+        else
+            CHECK(f32_from_f16_high(f16 & 0x7FFF0000u) == max_f32(fabsf(c), fabsf(d)),
+                  "largest of %08x %08x", u, v);
+    }
+}
+
 static void maxima(void)
 {
     const float nan = f32_bits(0x7FC00001);
@@ -278,6 +307,7 @@ int main(void)
     from_narrow();
     scales();
     halves();
+    packed_maxima();
     maxima();
     approximations();
     launches();

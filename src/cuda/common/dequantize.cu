@@ -4,7 +4,8 @@
  * exact in FP32 or infinite, so one multiplication does it. NaN is put together from bits: an
  * instruction's NaN has lost its sign.
  *
- * One CTA takes a tile, a warp a block (tile.h); scale bytes are read where they lie, one a lane.
+ * One CTA takes a tile, a warp two blocks (tile.h); scale bytes are read where they lie, one a
+ * lane. The kernels of a type take hdim scales, no centre, and head dims that 8 divides.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -236,3 +237,128 @@ MXA_KERNEL_MANY(mxa_dequantize, TILE_THREADS / 2, 3, mxa_quantize_params, parame
         dequantize_store_block(p, &t, axis, dev_thread_again() / 32 + i * tile_warps(), &b[i]);
     }
 }
+
+/* Eight codes times 2^(scale - 127). */
+MXA_DEVICE void dequantize_eight(int e5m2, const uint32_t *codes, uint32_t scale, float *x)
+{
+    const float power = load_power(scale);
+    MXA_UNROLL
+    for (int n = 0; n < 8; n += 2) {
+        const uint32_t pair = f16x2_from_fp8x2(codes[n / 4] >> (8 * (n % 4)), e5m2);
+        x[n] = mul_rn(f32_from_f16_low(pair), power);
+        x[n + 1] = mul_rn(f32_from_f16_high(pair), power);
+    }
+}
+
+/* 1 when a code is NaN, or its scale: bits that an instruction's NaN would not have. */
+MXA_DEVICE int dequantize_is_special(int e5m2, const uint32_t *codes, uint32_t scale)
+{
+    const uint32_t add = e5m2 ? 0x03030303u : 0x01010101u;
+    const uint32_t over = ((codes[0] & 0x7F7F7F7Fu) + add) | ((codes[1] & 0x7F7F7F7Fu) + add);
+    return (over & 0x80808080u) != 0 || scale == 255;
+}
+
+/* This lane's tokens of a block; returns those that are special, a bit each. */
+MXA_DEVICE uint32_t dequantize_tokens(const mxa_quantize_params *p, const tile *t, int type,
+                                      int e5m2, int n, const dequantize_block *b)
+{
+    int g, c;
+    tile_block(t, n, &g, &c);
+    const int lane = dev_thread_again() & 31, first = 32 * g + lane / 4 * 4;
+    const int d = 32 * c + lane % 4 * 8, bytes = bytes_of(type);
+    const uint64_t step = (uint64_t)(bytes * p->wide.stride_token);
+    mxa_global to = t->wide + (uint64_t)first * step + (uint64_t)(bytes * d);
+    uint32_t special = 0;
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t scale = (uint32_t)shuffle_i32((int)b->scale, lane / 4 * 4 + i);
+        if (first + i < t->tokens && d < t->dims) {
+            float x[8];
+            dequantize_eight(e5m2, b->codes + 2 * i, scale, x);
+            dequantize_store(to, type, x);
+            special |= (uint32_t)dequantize_is_special(e5m2, b->codes + 2 * i, scale) << i;
+        }
+        to += step;
+    }
+    return special;
+}
+
+/* The special ones again, read again: they are few. The whole warp. */
+MXA_DEVICE void dequantize_again(const mxa_quantize_params *p, const tile *t, int n, uint32_t scale,
+                                 uint32_t special)
+{
+    int g, c;
+    tile_block(t, n, &g, &c);
+    const int lane = dev_thread_again() & 31, d = 32 * c + lane % 4 * 8;
+    const float none[8] = {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f};
+    MXA_NO_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t one = (uint32_t)shuffle_i32((int)scale, lane / 4 * 4 + i);
+        const int token = 32 * g + lane / 4 * 4 + i;
+        const uint32_t all[8] = {one, one, one, one, one, one, one, one};
+        if (special >> i & 1) {
+            const mxa_u32x2 v =
+                dev_load_global_u32x2(t->payload + (uint64_t)(token * p->payload.stride_token + d));
+            const uint32_t codes[2] = {v.x, v.y};
+            dequantize_row(
+                p,
+                t->wide + (uint64_t)((token * p->wide.stride_token + d) * bytes_of(p->wide_type)),
+                codes, all, none, 8);
+        }
+    }
+}
+
+MXA_DEVICE void dequantize_hdim(const mxa_quantize_params *p, int type)
+{
+    tile t;
+    if (!tile_begin(p, dev_shared(), type, &t)) {
+        return;
+    }
+    if (t.at.sequence < 0) {
+        tile_clear_rows(p, &t, &p->wide, bytes_of(type));
+        return;
+    }
+    dequantize_block b[2];
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        int g, c;
+        tile_block(&t, dev_thread() / 32 + i * tile_warps(), &g, &c);
+        const int lane = dev_thread() & 31, first = 32 * g + lane / 4 * 4;
+        const int d = 32 * c + lane % 4 * 8;
+        MXA_UNROLL
+        for (int n = 0; n < 4; n++) {
+            mxa_u32x2 v = {0, 0};
+            if (first + n < t.used && d < t.dims) {
+                v = dev_load_global_u32x2(t.payload +
+                                          (uint64_t)((first + n) * p->payload.stride_token + d));
+            }
+            b[i].codes[2 * n] = v.x;
+            b[i].codes[2 * n + 1] = v.y;
+        }
+        b[i].scale = dequantize_scale(p, &t, 0, g, c);
+    }
+    uint32_t special[2];
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int n = dev_thread_again() / 32 + i * tile_warps();
+        special[i] = p->type == MXA_GPU_E5M2 ? dequantize_tokens(p, &t, type, 1, n, &b[i])
+                                             : dequantize_tokens(p, &t, type, 0, n, &b[i]);
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        if (warp_any((int)special[i])) {
+            dequantize_again(p, &t, dev_thread_again() / 32 + i * tile_warps(), b[i].scale,
+                             special[i]);
+        }
+    }
+}
+
+#define DEQUANTIZE(name, type)                                                                     \
+    MXA_KERNEL_MANY(name, TILE_THREADS / 2, 4, mxa_quantize_params, parameters)                    \
+    {                                                                                              \
+        dequantize_hdim(&parameters, type);                                                        \
+    }
+
+DEQUANTIZE(mxa_dequantize_f32, MXA_GPU_F32)
+DEQUANTIZE(mxa_dequantize_f16, MXA_GPU_F16)
+DEQUANTIZE(mxa_dequantize_bf16, MXA_GPU_BF16)

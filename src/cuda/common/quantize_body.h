@@ -6,9 +6,9 @@
  * and saturates it. The inverse of scale 0xFF is NaN, and makes every element of the block 0x7F.
  *
  * Takes F32, F16, BF16; E4M3, E5M2; row, column, square, folded, folded-token; centre; jagged
- * batches with seqused; any head_dim. One CTA takes a tile (tile.h), a warp a block; folded blocks
- * look at all dims of the tile's tokens first. Traffic: the input once (folded: twice, the second
- * time mostly from L2), each output once.
+ * batches with seqused; any head_dim. One CTA takes a tile (tile.h), a warp a block or two; folded
+ * blocks look at all dims of the tile's tokens first. Traffic: the input once (folded beyond 128
+ * dims: twice, the second time mostly from L2), each output once.
  *
  * The including file defines, for its arch,
  *   QUANTIZE_ENTRY(name)   the name of an entry
@@ -95,15 +95,40 @@ MXA_DEVICE void quantize_load_any(const mxa_quantize_params *p, const tile *t, i
     }
 }
 
-/* Largest magnitude of 8 values; NaN is above infinity. */
-MXA_DEVICE float largest_of_8(const float *x)
+/* Larger magnitudes of packed pairs; NaN is above infinity, and signs are anyone's. */
+MXA_DEVICE uint32_t larger_pair(int type, uint32_t a, uint32_t b)
 {
-    float top = 0.0f;
-    MXA_UNROLL
-    for (int n = 0; n < 8; n++) {
-        top = max_abs_nan_f32(top, x[n]);
+    return type == MXA_GPU_BF16 ? max_abs_nan_bf16x2(a, b) : max_abs_nan_f16x2(a, b);
+}
+
+/* Bits of one of a pair's magnitudes as FP32. */
+MXA_DEVICE uint32_t pair_low(int type, uint32_t pair)
+{
+    return type == MXA_GPU_BF16 ? pair << 16 & 0x7FFF0000u
+                                : bits_f32(f32_from_f16_low(pair & 0x7FFF));
+}
+
+MXA_DEVICE uint32_t pair_high(int type, uint32_t pair)
+{
+    return type == MXA_GPU_BF16 ? pair & 0x7FFF0000u
+                                : bits_f32(f32_from_f16_high(pair & 0x7FFF0000u));
+}
+
+/* Bits of the largest magnitude of token i's 8 values; NaN is above infinity. */
+MXA_DEVICE uint32_t largest_of_8(const uint32_t *raw, int type, int i)
+{
+    if (type == MXA_GPU_F32) {
+        float top = 0.0f;
+        MXA_UNROLL
+        for (int n = 0; n < 8; n++) {
+            top = max_abs_nan_f32(top, f32_bits(raw[8 * i + n]));
+        }
+        return bits_f32(top);
     }
-    return top;
+    const uint32_t *w = raw + 4 * i;
+    const uint32_t pair =
+        larger_pair(type, larger_pair(type, w[0], w[1]), larger_pair(type, w[2], w[3]));
+    return larger(pair_low(type, pair), pair_high(type, pair));
 }
 
 /* Bits of the largest magnitude of token 32*g + lane among the block's dims. */
@@ -113,9 +138,7 @@ MXA_DEVICE uint32_t largest_of_token(const uint32_t *raw, int type)
     uint32_t most[4];
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
-        float x[8];
-        tile_widen(raw, type, i, x);
-        most[i] = bits_f32(largest_of_8(x));
+        most[i] = largest_of_8(raw, type, i);
     }
     /* Lane bit 0 picks an even or odd token while it is compared, then bit 1 likewise. */
     uint32_t a = larger(j & 1 ? most[1] : most[0], shuffle_xor_u32(j & 1 ? most[0] : most[1], 1));
@@ -127,20 +150,22 @@ MXA_DEVICE uint32_t largest_of_token(const uint32_t *raw, int type)
 MXA_DEVICE uint32_t largest_of_dim(const uint32_t *raw, int type)
 {
     const int q = (dev_thread_again() & 31) / 4;
-    float top[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t most[8];
     MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        float x[8];
-        tile_widen(raw, type, i, x);
-        MXA_UNROLL
-        for (int n = 0; n < 8; n++) {
-            top[n] = max_abs_nan_f32(top[n], x[n]);
+    for (int n = 0; n < (type == MXA_GPU_F32 ? 8 : 4); n++) {
+        if (type == MXA_GPU_F32) {
+            float top = 0.0f;
+            MXA_UNROLL
+            for (int i = 0; i < 4; i++) {
+                top = max_abs_nan_f32(top, f32_bits(raw[8 * i + n]));
+            }
+            most[n] = bits_f32(top);
+        } else {
+            const uint32_t pair = larger_pair(type, larger_pair(type, raw[n], raw[4 + n]),
+                                              larger_pair(type, raw[8 + n], raw[12 + n]));
+            most[2 * n] = pair_low(type, pair);
+            most[2 * n + 1] = pair_high(type, pair);
         }
-    }
-    MXA_UNROLL
-    for (int n = 0; n < 8; n++) {
-        most[n] = bits_f32(top[n]);
     }
     /* Each step sends away the half that the partner keeps. */
     MXA_UNROLL
@@ -159,17 +184,16 @@ MXA_DEVICE uint32_t largest_of_dim(const uint32_t *raw, int type)
 /* The largest of a whole block. */
 MXA_DEVICE uint32_t largest_of_block(const uint32_t *raw, int type)
 {
-    float top = 0.0f;
+    uint32_t most = 0;
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
-        float x[8];
-        tile_widen(raw, type, i, x);
-        top = max_abs_nan_f32(top, largest_of_8(x));
+        most = larger(most, largest_of_8(raw, type, i));
     }
-    return quantize_warp_largest(top);
+    return quantize_warp_largest(f32_bits(most));
 }
 
-/* Folded blocks: the largest of each token of group warp % 4 over all dims. */
+/* Folded blocks of tensors wider than a tile: the largest of each token of group warp % 4 over all
+ * dims. */
 MXA_DEVICE void fold_tokens(const mxa_quantize_params *p, const tile *t, mxa_shared shared,
                             int type)
 {
@@ -194,12 +218,28 @@ MXA_DEVICE void fold_tokens(const mxa_quantize_params *p, const tile *t, mxa_sha
     cta_sync();
 }
 
+/* The same of others, from the blocks that the CTA has loaded: columns of shared words as above. */
+MXA_DEVICE void fold_blocks(const tile *t, mxa_shared shared, int type, int blocks,
+                            const uint32_t *raw)
+{
+    MXA_UNROLL
+    for (int i = 0; i < blocks; i++) {
+        int g, c;
+        tile_block(t, dev_thread() / 32 + i * tile_warps(), &g, &c);
+        dev_store_shared_u32(shared + AT_FOLD +
+                                 4 * (uint32_t)(128 * c + 32 * g + (dev_thread() & 31)),
+                             largest_of_token(raw + 16 * i, type ? type : MXA_GPU_F32));
+    }
+    cta_sync();
+}
+
 /* The folded maximum that goes with token 32*g + lane, of it or of its whole group. */
 MXA_DEVICE uint32_t folded_largest(const mxa_quantize_params *p, mxa_shared shared, int g)
 {
+    const int words = p->head_dim > 128 ? dev_threads() : 128 * ceil_div(p->head_dim, 32);
     uint32_t most = 0;
     MXA_NO_UNROLL
-    for (int i = 32 * g + (dev_thread() & 31); i < dev_threads(); i += 128) {
+    for (int i = 32 * g + (dev_thread() & 31); i < words; i += 128) {
         most = larger(most, dev_load_shared_u32(shared + AT_FOLD + 4 * (uint32_t)i));
     }
     return p->block == MXA_GPU_SQUARE ? warp_max_u32(most) : most;
@@ -352,25 +392,41 @@ MXA_DEVICE void quantize_turn(mxa_shared shared, int g, int c, const uint32_t *c
     }
 }
 
-/* Rows of the transposed payload: a warp writes 128 tokens of a dim. */
-MXA_DEVICE void store_turned(const mxa_quantize_params *p, const tile *t, mxa_shared shared)
+/* Some of 16 tokens of one dim. */
+MXA_DEVICE void store_turned_part(mxa_global to, const uint32_t *w, int count)
 {
-    const int lane = dev_thread_again() & 31, count = smaller(t->tokens - 4 * lane, 4);
-    MXA_NO_UNROLL
-    for (int d = dev_thread_again() / 32; d < t->dims; d += tile_warps()) {
-        const uint32_t word =
-            dev_load_shared_u32(shared + AT_TURNED + 4 * (uint32_t)(TURNED_WORDS * d + lane));
-        mxa_global to = p->transposed + (uint64_t)(t->at.outer * p->transposed_outer +
-                                                   t->head * p->transposed_head +
-                                                   (128 * t->chunk + d) * p->transposed_dim +
-                                                   t->at.first + t->at.position + 4 * lane);
-        if (count == 4 && to % 4 == 0) {
-            dev_store_global_u32(to, word);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        if (count >= 4 * i + 4 && to % 4 == 0) {
+            dev_store_global_u32(to + (uint64_t)(4 * i), w[i]);
             continue;
         }
         MXA_NO_UNROLL
-        for (int n = 0; n < count; n++) {
-            dev_store_global_u8(to + (uint64_t)n, word >> (8 * n));
+        for (int n = 0; n < 4 && 4 * i + n < count; n++) {
+            dev_store_global_u8(to + (uint64_t)(4 * i + n), w[i] >> (8 * n));
+        }
+    }
+}
+
+/* Rows of the transposed payload: eight lanes write 128 tokens of a dim. */
+MXA_DEVICE void store_turned(const mxa_quantize_params *p, const tile *t, mxa_shared shared)
+{
+    const int part = dev_thread_again() & 7, count = t->tokens - 16 * part;
+    mxa_global to =
+        p->transposed +
+        (uint64_t)(t->at.outer * p->transposed_outer + t->head * p->transposed_head +
+                   128 * t->chunk * p->transposed_dim + t->at.first + t->at.position + 16 * part);
+    MXA_NO_UNROLL
+    for (int d = dev_thread_again() / 8; d < t->dims; d += dev_threads() / 8) {
+        const mxa_shared from = shared + AT_TURNED + 4 * (uint32_t)(TURNED_WORDS * d + 4 * part);
+        const mxa_global at = to + (uint64_t)(d * p->transposed_dim);
+        const mxa_u32x4 v = {dev_load_shared_u32(from), dev_load_shared_u32(from + 4),
+                             dev_load_shared_u32(from + 8), dev_load_shared_u32(from + 12)};
+        if (count >= 16 && at % 16 == 0) {
+            dev_store_global_u32x4(at, v);
+        } else {
+            const uint32_t w[4] = {v.x, v.y, v.z, v.w};
+            store_turned_part(at, w, count);
         }
     }
 }
@@ -459,7 +515,7 @@ MXA_DEVICE void quantize(const mxa_quantize_params *p, int type, int block, int 
         store_scales(p, &t.at, shared);
         return;
     }
-    if (folded) {
+    if (folded && p->head_dim > 128) {
         fold_tokens(p, &t, shared, type);
     }
     uint32_t raw[TILE_RAW];
@@ -472,6 +528,9 @@ MXA_DEVICE void quantize(const mxa_quantize_params *p, int type, int block, int 
         } else {
             quantize_load_any(p, &t, g, c, raw);
         }
+    }
+    if (folded && p->head_dim <= 128) {
+        fold_blocks(&t, shared, type, blocks, raw);
     }
     MXA_UNROLL
     for (int i = 0; i < blocks; i++) {
@@ -512,7 +571,7 @@ QUANTIZE(QUANTIZE_ENTRY(bf16_column), TILE_THREADS / 2, 3, MXA_GPU_BF16, MXA_GPU
 QUANTIZE(QUANTIZE_ENTRY(bf16_square), TILE_THREADS / 2, 3, MXA_GPU_BF16, MXA_GPU_SQUARE)
 
 /* Folded blocks of BF16, both kinds. */
-MXA_KERNEL_MANY(QUANTIZE_ENTRY(bf16_folded), TILE_THREADS, 2, mxa_quantize_params, parameters)
+MXA_KERNEL_MANY(QUANTIZE_ENTRY(bf16_folded), TILE_THREADS / 2, 3, mxa_quantize_params, parameters)
 {
-    quantize(&parameters, MXA_GPU_BF16, parameters.block, 1, 1);
+    quantize(&parameters, MXA_GPU_BF16, parameters.block, 1, 2);
 }

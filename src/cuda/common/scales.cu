@@ -3,9 +3,14 @@
  * Meaning: mxa_scales_offset (mx/scales.h): for each byte of the target, the source byte of the
  * same element. Scatter stays on one axis, transform goes to the other (square blocks).
  *
- * A CTA takes 128 tokens by sixteen units, four a warp; in shared memory they are units, whatever
- * the arrays are. Linear hdim rows that hold sixteen units side by side are read 16 bytes at a time
- * by the whole CTA: a warp alone would use 4 bytes of each sector.
+ * A CTA takes 128 tokens by sixteen units, four a warp.
+ *   move     any arrays: in shared memory they are units, whatever they were. Linear hdim rows that
+ *            hold sixteen units side by side are read 16 bytes at a time by the whole CTA: a warp
+ *            alone would use 4 bytes of each sector
+ *   spread   square blocks to tiled units, from one byte of each block: a transform, or compact
+ *            scales. A unit has sixteen blocks, and its rows repeat them
+ *   seq      linear seq scales whose units lie side by side to tiled ones: byte matrices are turned
+ * in registers
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -106,5 +111,125 @@ MXA_KERNEL_MANY(mxa_scales_move, THREADS, 8, mxa_scales_params, parameters)
             scale_unit_store(&u, &p->to, p->to_axis);
         }
         scale_gaps_clear(&u, &p->batch, &p->to, p->to_axis, &at);
+    }
+}
+
+/* The byte of a unit's block of tokens j and dims k, at its first token and dim; 0 where there is
+ * none. */
+MXA_DEVICE uint32_t block_byte(const scale_unit *u, const mxa_gpu_scales *scales, int axis, int j,
+                               int k)
+{
+    mxa_global at = scales->data;
+    if (32 * j >= u->tokens || 32 * k >= u->dims) {
+        return 0;
+    }
+    if (scales->layout == MXA_GPU_TILED) {
+        at = scale_tiled_at(u, scales, axis, 0) + (uint64_t)(axis ? 4 * k + j : 4 * j + k);
+    } else {
+        const int compact = scales->layout == MXA_GPU_COMPACT;
+        const int64_t row = axis || compact ? u->block + j : u->token + 32 * j;
+        const int64_t column = axis && !compact ? 128 * u->chunk + 32 * k : 4 * u->chunk + k;
+        at += (uint64_t)(row * scales->stride_row + u->head * scales->stride_head +
+                         column * scales->stride_k);
+    }
+    return dev_load_global_u8(at);
+}
+
+/* Lane 16*i + 4*j + k of a warp has block (j, k) of units i and, in its second byte, 2 + i. */
+MXA_KERNEL_MANY(mxa_scales_spread, THREADS, 8, mxa_scales_params, parameters)
+{
+    const mxa_scales_params *p = &parameters;
+    const mxa_shared shared = dev_shared();
+    const int lane = dev_thread() & 31, j = lane / 4 % 4, k = lane % 4, to_seq = p->to_axis;
+    sequence_tile at;
+    scale_unit u;
+    uint32_t byte[2] = {0, 0};
+    if (!sequence_find(&p->batch, shared, sequence_tile_number(&p->batch), &at)) {
+        return;
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        if (at.sequence >= 0 && unit_of_warp(p, &at, 2 * i + lane / 16, &u)) {
+            byte[i] = block_byte(&u, &p->from, p->from_axis, j, k);
+        }
+    }
+    /* The words that every row repeats: byte k of word j (hdim), byte j of word k (seq). */
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        uint32_t word = byte[i] << (8 * (to_seq ? j : k));
+        word |= shuffle_xor_u32(word, to_seq ? 4 : 1);
+        byte[i] = word | shuffle_xor_u32(word, to_seq ? 8 : 2);
+    }
+    MXA_UNROLL
+    for (int i = 0; i < EACH; i++) {
+        const int there = unit_of_warp(p, &at, i, &u), rows = to_seq ? u.dims : u.tokens;
+        uint32_t w[4];
+        MXA_UNROLL
+        for (int n = 0; n < 4; n++) {
+            const int from = 16 * (i % 2) + (to_seq ? n : 4 * n);
+            const uint32_t word = (uint32_t)shuffle_i32((int)byte[i / 2], from);
+            w[n] = lane + 32 * n < rows ? word : 0;
+        }
+        if (there && at.sequence >= 0) {
+            const mxa_u32x4 v = {w[0], w[1], w[2], w[3]};
+            dev_store_global_u32x4(scale_tiled_at(&u, &p->to, p->to_axis, lane), v);
+        }
+        if (there) {
+            scale_gaps_clear(&u, &p->batch, &p->to, p->to_axis, &at);
+        }
+    }
+}
+
+/* Slot of a unit's row of 16 bytes. WHY: eight lanes write rows four apart, and read neighbours,
+ * without meeting in a bank. */
+MXA_DEVICE mxa_shared turned_slot(const scale_unit *u, int row)
+{
+    return u->at + 16 * (uint32_t)(row / 4 * 4 + ((row ^ row / 8) & 3));
+}
+
+/* Lane 8*i + l of a warp turns dims 4*l .. 4*l+3 of each 32 of its unit i. */
+MXA_KERNEL_MANY(mxa_scales_seq, THREADS, 8, mxa_scales_params, parameters)
+{
+    const mxa_scales_params *p = &parameters;
+    const int lane = dev_thread() & 31, l = lane % 8;
+    sequence_tile at;
+    scale_unit u;
+    if (!sequence_find(&p->batch, dev_shared(), sequence_tile_number(&p->batch), &at)) {
+        return;
+    }
+    (void)unit_of_warp(p, &at, lane / 8, &u);
+    if (at.sequence >= 0) {
+        uint32_t w[16];
+        MXA_UNROLL
+        for (int i = 0; i < 16; i++) { /* dims 32*(i/4).. of block of tokens i%4 */
+            const int j = 32 * (i % 4) < u.tokens ? i % 4 : 0;
+            w[i] = dev_load_global_u32(p->from.data +
+                                       (uint64_t)((u.block + j) * p->from.stride_row +
+                                                  u.head * p->from.stride_head + 128 * u.chunk +
+                                                  32 * (i / 4) + 4 * l));
+        }
+        MXA_UNROLL
+        for (int c = 0; c < 4; c++) {
+            MXA_UNROLL
+            for (int j = 1; j < 4; j++) {
+                w[4 * c + j] = 32 * j < u.tokens ? w[4 * c + j] : 0;
+            }
+            scale_turn(w + 4 * c); /* word n: dim 4*l + n, its four blocks of tokens */
+        }
+        MXA_UNROLL
+        for (int n = 0; n < 4; n++) {
+            const mxa_u32x4 row = {w[n], w[4 + n], w[8 + n], w[12 + n]};
+            dev_store_shared_u32x4(turned_slot(&u, 4 * l + n), row);
+        }
+        warp_sync();
+    }
+    MXA_UNROLL
+    for (int i = 0; i < EACH; i++) {
+        (void)unit_of_warp(p, &at, i, &u);
+        if (at.sequence >= 0) {
+            dev_store_global_u32x4(scale_tiled_at(&u, &p->to, 1, lane),
+                                   dev_load_shared_u32x4(turned_slot(&u, lane)));
+        }
+        scale_gaps_clear(&u, &p->batch, &p->to, 1, &at);
     }
 }

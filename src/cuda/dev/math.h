@@ -158,6 +158,36 @@ MXA_DEVICE uint32_t max_f16x2(uint32_t a, uint32_t b)
     return y;
 }
 
+/* The larger magnitude of each half; a NaN wins. NOTE: its sign is that of the product. */
+MXA_DEVICE uint32_t max_abs_nan_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
+MXA_DEVICE uint32_t max_abs_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
+/* The larger and the smaller of each half; a NaN wins. */
+MXA_DEVICE uint32_t max_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
+MXA_DEVICE uint32_t min_nan_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
 MXA_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b)
 {
     uint32_t y;

@@ -200,6 +200,18 @@ MXA_DEVICE void dev_add_release_global_u32(mxa_global at, uint32_t x)
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
 
+/* Both: what this thread wrote before is seen by who adds later, and what those wrote who added
+ * before is seen after; device scope. */
+MXA_DEVICE uint32_t dev_fetch_add_ordered_global_u32(mxa_global at, uint32_t x)
+{
+    uint32_t old;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "l"(at), "r"(x)
+                 : "memory");
+    return old;
+}
+
 /* Four 8 x 8 matrices of 16-bit units, matrix i from v[i] of every lane in an accumulator's order
  * (row lane/4, columns 2*(lane%4) and the next), each stored transposed: lane l brings the address
  * of the 16 bytes that are row l%8 of matrix l/8 as stored. Whole warp. 9.7.14.5.16 */

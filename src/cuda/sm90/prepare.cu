@@ -1,4 +1,5 @@
-/* prepare.cu: makes Hopper's private operand copies from any caller's tensors.
+/* prepare.cu: makes Hopper's private operand copies from any caller's tensors; prepare_all.cu does
+ * it faster for some.
  *
  * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward).
  *   wide q and k are first quantized as their block says (docs/format.md), as a producer would;
@@ -7,7 +8,7 @@
  *
  * A thread holds 8 elements of 4 tokens: neighbouring threads read 16 bytes each of one token's
  * row, and four loads are in flight. `width` threads (64, 128 or 256, at least D) make one group of
- * 32 tokens; `dims` is D, a constant where width is D.
+ * 32 tokens.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,6 +16,7 @@
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
 #include "cuda/sm90/prepare_fold.h"
+#include "cuda/sm90/prepare_values.h"
 
 /* Shared memory: reduction words; then v's transposed tile, or the column sums. */
 enum { AT_REDUCE = 0, AT_SCALES = 1024, AT_TILE = 1056 };
@@ -143,9 +145,10 @@ MXA_DEVICE int prepare_stride(int dims)
 }
 
 /* q and k: payload rows, scale, and the largest norm of a row. One CTA a group of 32 tokens. */
-MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared, int type,
-                             int width, int dims, int head)
+MXA_DEVICE void prepare_rows(const mxa_prepare_params *params, mxa_shared shared, int width,
+                             int head)
 {
+    const int type = params->from.type, dims = params->head_dim;
     const int group = dev_block_x(), chunks = width / 8, stride = prepare_stride(dims);
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
@@ -204,9 +207,10 @@ MXA_DEVICE float sum_columns(mxa_shared shared, int width, const float *x)
 }
 
 /* Column sums of 128 tokens of v, and of its magnitudes where they are wanted. */
-MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int type,
-                             int width, int dims, int head)
+MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int width,
+                             int head)
 {
+    const int type = params->from.type, dims = params->head_dim;
     const int chunks = width / 8;
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
@@ -242,12 +246,13 @@ MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared
     }
 }
 
-/* First pass over q, k and v. y: q heads, kv heads of k, kv heads of v. `width` threads. type: of
- * all three, or 0: each has its own; dims then too. */
-MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, int width, int dims)
+/* First pass over q, k and v. y: q heads, kv heads of k, kv heads of v where its mean is made. */
+MXA_KERNEL_SMALL(mxa_sm90_prepare_operands, 256, mxa_prepare_all_params, parameters)
 {
+    const mxa_prepare_all_params *all = &parameters;
     const mxa_shared shared = dev_shared();
     const mxa_gpu_batch *batch = &all->q.batch;
+    const int width = dev_threads();
     if (batch->status && dev_load_global_u32(batch->status)) {
         return;
     }
@@ -255,63 +260,15 @@ MXA_DEVICE void prepare_operands(const mxa_prepare_all_params *all, int type, in
     if (y < heads) {
         const mxa_prepare_params *params = y < q_heads ? &all->q : &all->k;
         if (dev_block_x() < params->groups) {
-            prepare_rows(params, shared, type ? type : params->from.type, width,
-                         type ? dims : params->head_dim, y < q_heads ? y : y - q_heads);
+            prepare_rows(params, shared, width, y < q_heads ? y : y - q_heads);
         }
     } else if (dev_block_x() < all->v.groups / 4) {
-        prepare_sums(&all->v, shared, type ? type : all->v.from.type, width,
-                     type ? dims : all->v.head_dim, y - heads);
+        prepare_sums(&all->v, shared, width, y - heads);
     }
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_prepare_operands, 256, mxa_prepare_all_params, parameters)
-{
-    prepare_operands(&parameters, 0, dev_threads(), 0);
-}
-
-/* WHY instances of their own: a sixth of the instructions, and it is they that set the pace. */
-MXA_KERNEL_SMALL(mxa_sm90_prepare_operands_bf16_d64, 64, mxa_prepare_all_params, parameters)
-{
-    prepare_operands(&parameters, MXA_GPU_BF16, 64, 64);
-}
-
-MXA_KERNEL_SMALL(mxa_sm90_prepare_operands_bf16_d128, 128, mxa_prepare_all_params, parameters)
-{
-    prepare_operands(&parameters, MXA_GPU_BF16, 128, 128);
-}
-
-/* Sum of `count` numbers `step` bytes apart, in order. */
-MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
-{
-    float sum = 0.0f;
-    int i = 0;
-    for (; i + 8 <= count; i += 8) {
-        float x[8];
-        MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
-            x[j] = dev_load_global_f32(at + (uint64_t)(i + j) * step);
-        }
-        MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
-            sum = add_rn(sum, x[j]);
-        }
-    }
-    for (; i < count; i++) {
-        sum = add_rn(sum, dev_load_global_f32(at + (uint64_t)i * step));
-    }
-    return sum;
-}
-
-/* v's mean from those sums, in order. An MXFP8 v, which the mean's subtraction rounds again, keeps
- * its values where |sum| / sum of magnitudes * keys is below this: the accumulator's bias, a tenth
- * at 8,192 keys of one sign, is then below 0.6%. */
-#define PREPARE_SLANT ((float)MXA_PREPARE_SLANT)
-
-/* The mean. Again after v's copy is made (params->top given), whose
- * column sums are there then: what the copy's mean is off is taken from the mean that the epilogue
- * adds. WHY: BF16 values less a mean are never halfway between two E4M3 values, where rounding to
- * even would favour neither; all round the mean's way, 1e-3 of the deviation, and O is no larger
- * than 1/sqrt(keys) of it (relative error 5.6e-2 at 512 keys, 7.6e-2 at 8,192 without this). */
+/* v's mean from its sums. Again after v's copy is made (params->top given), whose column sums are
+ * there then: what the copy's mean is off is taken from the mean that the epilogue adds. */
 MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 256, mxa_prepare_params, parameters)
 {
     const mxa_prepare_params *params = &parameters;
@@ -335,48 +292,25 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 256, mxa_prepare_params, parameters)
     const uint64_t step = 4 * (uint64_t)(params->heads * dims);
     const uint64_t at = (uint64_t)first * step + 4 * (uint64_t)(head * dims + d);
     const float sum = sum_chunks(params->partial + at, chunks, step);
-    float mean = used > 0 ? sum / (float)used : 0.0f;
-    if ((bits_f32(mean) & 0x7FFFFFFFu) >= NOT_FINITE) {
-        mean = 0.0f;
-    }
-    if (!params->top && params->partial_magnitude) {
-        float magnitude = sum_chunks(params->partial_magnitude + at, chunks, step);
-        if (!(mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, PREPARE_SLANT))) {
-            mean = 0.0f;
-        }
-    }
+    float mean = column_mean(sum, used);
     mxa_global to = params->mean + 4 * (uint64_t)((sequence * params->heads + head) * dims + d);
     if (params->top) {
-        float taken = dev_load_global_f32(to); /* 0: the copy is not centred */
-        mean = taken == 0.0f ? 0.0f : add_rn(taken, -mean);
+        mean = column_correction(dev_load_global_f32(to), mean);
+    } else if (params->partial_magnitude &&
+               !column_leans(sum, sum_chunks(params->partial_magnitude + at, chunks, step), used)) {
+        mean = 0.0f;
     }
     dev_store_global_f32(to, mean);
-}
-
-/* Word of dimension d's row of 33 in v's tile. WHY the odd row and two words more every 32: a
- * warp's stores (8 columns apart) and loads then fall in 32 banks. */
-MXA_DEVICE mxa_shared values_word(mxa_shared shared, int d, int word)
-{
-    return shared + AT_TILE + 4 * (uint32_t)(33 * d + 2 * (d >> 5) + word);
-}
-
-/* Sum of 16 E4M3 codes. */
-MXA_DEVICE float sum_codes(mxa_u32x4 v)
-{
-    uint32_t w[4] = {v.x, v.y, v.z, v.w}, sum = 0;
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        sum = add_f16x2(sum, add_f16x2(f16x2_from_fp8x2(w[i], 0), f16x2_from_fp8x2(w[i] >> 16, 0)));
-    }
-    return add_rn(f32_from_f16_low(sum), f32_from_f16_high(sum));
 }
 
 /* v: transposed payload with permuted keys, exponents, and the sequence's largest. One CTA makes
  * 128 tokens; 4*D threads, D for each group. x counts down: the first pass ended with the last
  * tokens, which L2 still holds. */
-MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int width, int dims)
+MXA_KERNEL_SMALL(mxa_sm90_prepare_values, 1024, mxa_prepare_params, parameters)
 {
+    const mxa_prepare_params *params = &parameters;
     const mxa_shared shared = dev_shared();
+    const int width = dev_threads() / 4, dims = params->head_dim;
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -391,7 +325,7 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int w
         place.position + group * MXA_PREPARE_GROUP + 16 * (quad >> 2) + 2 * (quad & 3);
     int position[4] = {first, first + 1, first + 8, first + 9};
     float x[32];
-    load_rows(&params->from, type, &place, position, head, d, dims, x);
+    load_rows(&params->from, params->from.type, &place, position, head, d, dims, x);
     if (params->mean && d < dims) {
         mxa_global at =
             params->mean + 4 * (uint64_t)((place.sequence * params->heads + head) * dims + d);
@@ -416,37 +350,11 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int w
     for (int i = 0; i < 8; i++) {
         uint32_t codes = e4m3x4_from_f32(mul_rn(x[i], inverse), mul_rn(x[8 + i], inverse),
                                          mul_rn(x[16 + i], inverse), mul_rn(x[24 + i], inverse));
-        dev_store_shared_u32(values_word(shared, d + i, 8 * group + quad),
+        dev_store_shared_u32(values_word(shared + AT_TILE, d + i, 8 * group + quad),
                              finite ? codes : 0x7F7F7F7Fu);
     }
     cta_sync();
-    MXA_UNROLL
-    for (int i = 0; i < 2; i++) {
-        int index = dev_thread() + i * 4 * width;
-        int row = index / 8, part = index % 8;
-        mxa_u32x4 v;
-        v.x = dev_load_shared_u32(values_word(shared, row, 4 * part));
-        v.y = dev_load_shared_u32(values_word(shared, row, 4 * part + 1));
-        v.z = dev_load_shared_u32(values_word(shared, row, 4 * part + 2));
-        v.w = dev_load_shared_u32(values_word(shared, row, 4 * part + 3));
-        if (row < dims) {
-            dev_store_global_u32x4(params->payload +
-                                       (uint64_t)((head * (int64_t)dims + row) * params->rows +
-                                                  block * MXA_PREPARE_CHUNK + 16 * part),
-                                   v);
-        }
-        if (params->partial) {
-            float sum = mul_rn(sum_codes(v),
-                               dev_load_shared_f32(shared + AT_SCALES + 4 * (uint32_t)(part / 2)));
-            sum = add_rn(sum, shuffle_xor_f32(sum, 1));
-            sum = add_rn(sum, shuffle_xor_f32(sum, 2));
-            sum = add_rn(sum, shuffle_xor_f32(sum, 4));
-            if (part == 0 && row < dims) {
-                int64_t to = ((int64_t)block * params->heads + head) * dims + row;
-                dev_store_global_f32(params->partial + 4 * (uint64_t)to, sum);
-            }
-        }
-    }
+    values_store(params, shared + AT_TILE, shared + AT_SCALES, width, 4 * width, dims, block, head);
     if (thread == 0) {
         uint64_t at = (uint64_t)(head * (params->rows / MXA_PREPARE_GROUP) + 4 * block + group);
         const int some = finite && amax != 0;
@@ -459,21 +367,6 @@ MXA_DEVICE void prepare_values(const mxa_prepare_params *params, int type, int w
                 (uint32_t)(exponent + 1024));
         }
     }
-}
-
-MXA_KERNEL_SMALL(mxa_sm90_prepare_values, 1024, mxa_prepare_params, parameters)
-{
-    prepare_values(&parameters, parameters.from.type, dev_threads() / 4, parameters.head_dim);
-}
-
-MXA_KERNEL_SMALL(mxa_sm90_prepare_values_bf16_d64, 256, mxa_prepare_params, parameters)
-{
-    prepare_values(&parameters, MXA_GPU_BF16, 64, 64);
-}
-
-MXA_KERNEL_SMALL(mxa_sm90_prepare_values_bf16_d128, 512, mxa_prepare_params, parameters)
-{
-    prepare_values(&parameters, MXA_GPU_BF16, 128, 128);
 }
 
 /* Moves a group's payload of v down by 2^excess (negative); the whole warp. */

@@ -1,0 +1,94 @@
+/* prepare_all.cu: Hopper's private copies of q, k and v in one launch, for operands of one type,
+ * BF16 or E4M3, and head dims of 64, 128 and 256.
+ *
+ * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward). The bytes are those
+ * of prepare.cu, which takes any operands.
+ *
+ * A CTA takes one item, 128 tokens of one head:
+ *   sums     columns of v added up; the last item of a (sequence, head) makes the mean
+ *   values   v's copy, once the mean is there; the last one corrects the mean
+ *   q, k     the copy of q or k
+ * Items are numbered kv head by kv head, sums of a head before the values of the head before it, so
+ * that v is read the second time while L2 still holds it. A CTA draws its number when it starts,
+ * and waits for lower numbers only: those have all started, so it cannot wait for ever.
+ *
+ * A warp takes two blocks of 32 tokens by 32 dims. Lane 4q+j has dims 8j.. of tokens t + {0, 1, 8,
+ * 9}, t = 16*(q/4) + 2*(q%4): a quad's codes of one dim are a word of v's copy. Values stay packed
+ * as they were read and are widened whenever they are looked at. WHY: 128 bytes of loads in flight
+ * a thread.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cuda/sm90/prepare_rows_item.h"
+#include "cuda/sm90/prepare_values_item.h"
+
+/* What item `number` is, and where, into shared memory: for each kv head sums, values of the head
+ * before (its own where v has no mean), q, k. One thread. */
+MXA_DEVICE void item_find(const mxa_prepare_all_params *all, mxa_shared to, int number)
+{
+    const int has_mean = all->v.mean != 0, heads = all->v.heads, group = all->q.heads / heads;
+    const int chunks = all->v.groups / 4, q_items = (all->q.groups + 3) / 4;
+    const int sums = has_mean ? chunks : 0, each = sums + chunks + group * q_items + chunks;
+    int head = number / each, item = number - head * each;
+    int kind = ITEM_SUMS;
+    if (item >= sums) {
+        item -= sums;
+        kind = ITEM_VALUES;
+        if (item < chunks) {
+            head -= has_mean;
+        } else if (item < chunks + group * q_items) {
+            kind = ITEM_Q;
+            item -= chunks;
+            head = head * group + item / q_items;
+            item %= q_items;
+        } else {
+            kind = ITEM_K;
+            item -= chunks + group * q_items;
+        }
+    }
+    if (head < 0 || (kind == ITEM_SUMS && head >= heads)) {
+        kind = ITEM_NONE; /* the first head has no head before it, the last none behind */
+    }
+    mxa_u32x4 words = {(uint32_t)kind, (uint32_t)head, (uint32_t)item, 0};
+    dev_store_shared_u32x4(to, words);
+    if (kind < ITEM_NONE) {
+        load_place place;
+        load_find(&all->q.batch, kind != ITEM_Q, 128 * item, &place);
+        place_store(to + 16, &place);
+    }
+}
+
+MXA_DEVICE void prepare_all(const mxa_prepare_all_params *all, int type, int dims)
+{
+    const mxa_shared shared = dev_shared(), at = shared + AT_ITEM;
+    const mxa_gpu_batch *batch = &all->q.batch;
+    if (batch->status && dev_load_global_u32(batch->status)) {
+        return;
+    }
+    if (dev_thread_again() == 0) {
+        item_find(all, at, (int)dev_fetch_add_global_u32(all->items_begun, 1));
+    }
+    cta_sync();
+    const mxa_u32x4 words = dev_load_shared_u32x4(at);
+    const int kind = (int)words.x, head = (int)words.y, item = (int)words.z;
+    if (kind == ITEM_SUMS) {
+        sums_item(all, shared, at + 16, type, dims, head, item);
+    } else if (kind == ITEM_VALUES) {
+        values_item(all, shared, at + 16, type, dims, head, item);
+    } else if (kind != ITEM_NONE) {
+        rows_item(kind == ITEM_Q ? &all->q : &all->k, shared, at + 16, type, dims, head, item);
+    }
+}
+
+#define PREPARE_ALL(name, type, dims, ctas)                                                        \
+    MXA_KERNEL_MANY(name, 2 * (dims), ctas, mxa_prepare_all_params, parameters)                    \
+    {                                                                                              \
+        prepare_all(&parameters, type, dims);                                                      \
+    }
+
+PREPARE_ALL(mxa_sm90_prepare_bf16_d64, MXA_GPU_BF16, 64, 8)
+PREPARE_ALL(mxa_sm90_prepare_bf16_d128, MXA_GPU_BF16, 128, 4)
+PREPARE_ALL(mxa_sm90_prepare_bf16_d256, MXA_GPU_BF16, 256, 1)
+PREPARE_ALL(mxa_sm90_prepare_e4m3_d64, MXA_GPU_E4M3, 64, 6)
+PREPARE_ALL(mxa_sm90_prepare_e4m3_d128, MXA_GPU_E4M3, 128, 3)
+PREPARE_ALL(mxa_sm90_prepare_e4m3_d256, MXA_GPU_E4M3, 256, 1)

@@ -1,0 +1,111 @@
+/* prepare_values.h: what both ways of making Hopper's copy of v share: sums and means of columns,
+ * and the transposed tile of 128 tokens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_SM90_PREPARE_VALUES_H
+#define MXA_CUDA_SM90_PREPARE_VALUES_H
+
+#include "cuda/common/prepare_params.h"
+#include "cuda/sm90/prepare_fold.h"
+
+/* Sum of `count` numbers `step` bytes apart, in order. */
+MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
+{
+    float sum = 0.0f;
+    int i = 0;
+    for (; i + 8 <= count; i += 8) {
+        float x[8];
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            x[j] = dev_load_global_f32(at + (uint64_t)(i + j) * step);
+        }
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            sum = add_rn(sum, x[j]);
+        }
+    }
+    for (; i < count; i++) {
+        sum = add_rn(sum, dev_load_global_f32(at + (uint64_t)i * step));
+    }
+    return sum;
+}
+
+/* A column's mean; one that is not finite counts as 0. */
+MXA_DEVICE float column_mean(float sum, int used)
+{
+    const float mean = used > 0 ? sum / (float)used : 0.0f;
+    return (bits_f32(mean) & 0x7FFFFFFFu) >= NOT_FINITE ? 0.0f : mean;
+}
+
+/* Whether a column of an MXFP8 v, which the mean's subtraction rounds again, is centred: where
+ * |sum| / sum of magnitudes * keys is below this, the accumulator's bias, a tenth at 8,192 keys of
+ * one sign, is below 0.6%, and the values stay as they were given. */
+MXA_DEVICE int column_leans(float sum, float magnitude, int used)
+{
+    return mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, (float)MXA_PREPARE_SLANT);
+}
+
+/* What the epilogue adds for a column whose copy is without `taken`, given the copy's own mean.
+ * WHY: BF16 values less a mean are never halfway between two E4M3 values, where rounding to even
+ * would favour neither; all round the mean's way, 1e-3 of the deviation, and O is no larger than
+ * 1/sqrt(keys) of it (relative error 5.6e-2 at 512 keys, 7.6e-2 at 8,192 without this). 0: the copy
+ * is not centred. */
+MXA_DEVICE float column_correction(float taken, float mean_of_copy)
+{
+    return taken == 0.0f ? 0.0f : add_rn(taken, -mean_of_copy);
+}
+
+/* Word of dimension d's row of 33 in the tile at `at`. WHY the odd row and two words more every 32:
+ * a warp's stores (8 columns apart) and loads then fall in 32 banks. */
+MXA_DEVICE mxa_shared values_word(mxa_shared at, int d, int word)
+{
+    return at + 4 * (uint32_t)(33 * d + 2 * (d >> 5) + word);
+}
+
+/* Sum of 16 E4M3 codes. */
+MXA_DEVICE float sum_codes(mxa_u32x4 v)
+{
+    uint32_t w[4] = {v.x, v.y, v.z, v.w}, sum = 0;
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        sum = add_f16x2(sum, add_f16x2(f16x2_from_fp8x2(w[i], 0), f16x2_from_fp8x2(w[i] >> 16, 0)));
+    }
+    return add_rn(f32_from_f16_low(sum), f32_from_f16_high(sum));
+}
+
+/* The tile's rows to the copy, and the sums of its columns where they are wanted. `scales`:
+ * 2^exponent of the four groups in shared memory, 0 for one that is not finite. The CTA's threads
+ * divide 8*width; width: dims up to the next power of two. */
+MXA_DEVICE void values_store(const mxa_prepare_params *params, mxa_shared tile, mxa_shared scales,
+                             int width, int threads, int dims, int block, int head)
+{
+    MXA_UNROLL
+    for (int first = 0; first < 8 * width; first += threads) {
+        const int index = first + dev_thread(), row = index / 8, part = index % 8;
+        mxa_u32x4 v;
+        v.x = dev_load_shared_u32(values_word(tile, row, 4 * part));
+        v.y = dev_load_shared_u32(values_word(tile, row, 4 * part + 1));
+        v.z = dev_load_shared_u32(values_word(tile, row, 4 * part + 2));
+        v.w = dev_load_shared_u32(values_word(tile, row, 4 * part + 3));
+        if (row < dims) {
+            dev_store_global_u32x4(params->payload +
+                                       (uint64_t)((head * (int64_t)dims + row) * params->rows +
+                                                  block * MXA_PREPARE_CHUNK + 16 * part),
+                                   v);
+        }
+        if (params->partial) {
+            float sum =
+                mul_rn(sum_codes(v), dev_load_shared_f32(scales + 4 * (uint32_t)(part / 2)));
+            sum = add_rn(sum, shuffle_xor_f32(sum, 1));
+            sum = add_rn(sum, shuffle_xor_f32(sum, 2));
+            sum = add_rn(sum, shuffle_xor_f32(sum, 4));
+            if (part == 0 && row < dims) {
+                int64_t to = ((int64_t)block * params->heads + head) * dims + row;
+                dev_store_global_f32(params->partial + 4 * (uint64_t)to, sum);
+            }
+        }
+    }
+}
+
+#endif
