@@ -551,8 +551,9 @@ static mxattn_status clear_rows(const run *r, const mxattn_tensor *t, int64_t to
 static mxattn_status queue(const run *r)
 {
     const mxa_attention_call *call = r->call;
-    mxattn_status status = MXATTN_OK;
-    if (r->forward.base == r->base) {
+    const int makes_copies = r->forward.base == r->base;
+    mxattn_status status = mxa_copies_clear_status(&r->forward, makes_copies);
+    if (!status && makes_copies) {
         status = mxa_copies_make(&r->forward);
     }
     if (!status && r->forward.batch.sequences) {

@@ -114,6 +114,19 @@ static mxattn_tensor written_o(const mxa_forward_run *r)
     return o;
 }
 
+/* A side of the window that hides nothing is no window. WHY: which blocks are masked decides when a
+ * row's maximum is looked for, and so how its sums are rounded; a causal mask and the window that
+ * equals it must have the same bits. */
+static void open_windows(mxattn_attention_problem *p)
+{
+    const int64_t longest = p->max_seqlen_q > p->max_seqlen_k ? p->max_seqlen_q : p->max_seqlen_k;
+    for (int side = 0; side < 2; side++) {
+        if (p->window[side] >= longest - 1 && longest > 1) {
+            p->window[side] = -1;
+        }
+    }
+}
+
 mxattn_status mxa_cuda_plan(mxattn_plan *plan)
 {
     mxattn_attention_problem *p = &plan->problem;
@@ -121,6 +134,7 @@ mxattn_status mxa_cuda_plan(mxattn_plan *plan)
     mxattn_status status = mxa_cuda_device_take(p->device, &device);
     if (!status) {
         status = refuse(p);
+        open_windows(p);
     }
     if (!status && p->mode == MXATTN_TRAINING) {
         status = mxa_cuda_backward_plan(plan);
@@ -226,6 +240,7 @@ static mxattn_status clear_rows(const mxa_forward_run *r)
     params.heads = (int32_t)p->heads;
     params.head_dim = (int32_t)p->head_dim_v;
     params.seqlen = p->format == MXATTN_JAGGED ? 0 : (int32_t)call->batch_q.seqlen;
+    params.caller_status = call->prepared ? mxa_address(call->device_status) : 0;
     params.tokens = (int32_t)call->total_q;
     return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS,
                            ((unsigned)call->total_q + MXA_CLEAR_TOKENS - 1) / MXA_CLEAR_TOKENS, 1,
@@ -373,7 +388,10 @@ mxattn_status mxa_cuda_prepare(const mxattn_plan *plan, const mxa_attention_call
         status = mxa_cuda_enter(r.device);
     }
     if (!status) {
-        status = mxa_copies_make(&r);
+        status = mxa_copies_clear_status(&r, 1);
+        if (!status) {
+            status = mxa_copies_make(&r);
+        }
         mxa_cuda_leave(r.device);
     }
     return status;
@@ -390,7 +408,8 @@ mxattn_status mxa_cuda_forward(const mxattn_plan *plan, const mxa_attention_call
         status = mxa_cuda_enter(r.device);
     }
     if (!status) {
-        if (!call->prepared) {
+        status = mxa_copies_clear_status(&r, !call->prepared);
+        if (!status && !call->prepared) {
             status = mxa_copies_make(&r);
         }
         if (!status && r.batch.sequences) {

@@ -59,7 +59,11 @@ MXA_KERNEL_SMALL(mxa_clear_rows, 128, mxa_clear_params, parameters)
 {
     const mxa_clear_params *params = &parameters;
     const int first = MXA_CLEAR_TOKENS * dev_block_x(), token = first + (dev_thread() & 31);
-    if (dev_load_global_u32(params->batch.status)) {
+    const uint32_t status = dev_load_global_u32(params->batch.status);
+    if (params->caller_status && dev_block_x() == 0 && dev_thread() == 0) {
+        dev_store_global_u32(params->caller_status, status);
+    }
+    if (status) {
         return;
     }
     uint32_t bits = warp_ballot(token < params->tokens && !clear_used(params, token));

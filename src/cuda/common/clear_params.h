@@ -18,6 +18,8 @@ typedef struct mxa_clear_params {
     int32_t tokens;    /* of the tensor, all sequences and what lies between them */
     int32_t seqlen;    /* dense: tokens of each sequence; jagged: 0 */
     int32_t is_k_side; /* tokens of k rather than q */
+    mxa_global
+        caller_status; /* given the batch's status word, where another call made that; or 0 */
 } mxa_clear_params;
 
 #endif

@@ -75,6 +75,7 @@ MXA_KERNEL_SMALL(mxa_states_merge, 256, mxa_merge_params, parameters)
     const int64_t outer = of_head / p->seqlen, token = of_head - outer * p->seqlen;
     const merge_weights w = weigh(dev_load_global_f32(row_of(&p->lse_a, outer, token, head, 4)),
                                   dev_load_global_f32(row_of(&p->lse_b, outer, token, head, 4)));
+    warp_sync(); /* lse may be one of them, and is written at the end */
     mxa_global a = row_of(&p->a, outer, token, head, bytes_of(p->type_a));
     mxa_global b = row_of(&p->b, outer, token, head, bytes_of(p->type_b));
     mxa_global o = row_of(&p->o, outer, token, head, bytes_of(p->type_o));
