@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cases.h"
+#include "device_args.h"
 #include "guard.h"
 
 #include <math.h>
@@ -50,7 +51,9 @@ static void quantize(const mxt_config *config, matrix *m)
     args.backend = config->backend;
     args.wide = &m->wide_tensor;
     args.quantized = &m->quantized;
-    CHECK_STATUS(MXATTN_OK, mxattn_quantize(mxt_config_context(config), &args));
+    const mxattn_status status = mxt_quantize(mxt_config_context(config), &args);
+    mxt_leave_where_lacking(config->backend, status);
+    CHECK_STATUS(MXATTN_OK, status);
 }
 
 /* Smallest power of two (biased) that brings amax to 448 or below. */

@@ -69,6 +69,7 @@ static void *work(void *arg)
 static void shared_context(const mxt_config *config)
 {
     const size_t count = LONGEST * HEADS * D;
+    mxt_host_only(config);
     float *values = malloc(count * sizeof *values), *wanted[SHAPES];
     mxt_fill_f32(values, LONGEST * HEADS, D, MXT_GAUSSIAN, 31);
     mxattn_context *context = NULL;
@@ -116,6 +117,7 @@ static void many_calls(const mxt_config *config)
     mxt_skip("a sanitizer keeps freed memory");
 #else
     enum { TINY = 20000, CONTEXTS = 1000 };
+    mxt_host_only(config);
     float values[2 * HEADS * D], o[HEADS * D];
     mxt_fill_f32(values, 2 * HEADS, D, MXT_GAUSSIAN, 37);
     int64_t before = 0;

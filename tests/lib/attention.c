@@ -4,6 +4,7 @@
  */
 #include "attention.h"
 
+#include "device_args.h"
 #include "guard.h"
 #include "report.h"
 
@@ -30,6 +31,10 @@ const mxt_config mxt_configs[MXT_CONFIGS] = {
     {"cpu e4m3", MXATTN_BACKEND_CPU, FAST, E4M3, FP16, ALL},
     {"cpu portable bf16", MXATTN_BACKEND_CPU, FAST, BF16, FP32, MXATTN_ISA_PORTABLE},
     {"cpu portable e4m3", MXATTN_BACKEND_CPU, FAST, E4M3, FP16, MXATTN_ISA_PORTABLE},
+    {"cuda e4m3", MXATTN_BACKEND_CUDA, FAST, E4M3, FP16, ALL},
+    {"cuda bf16", MXATTN_BACKEND_CUDA, FAST, BF16, FP16, ALL},
+    {"emu-sm90 e4m3", MXATTN_BACKEND_EMU_SM90, FAST, E4M3, FP16, ALL},
+    {"emu-sm90 bf16", MXATTN_BACKEND_EMU_SM90, FAST, BF16, FP16, ALL},
 };
 
 const mxattn_context *mxt_config_context(const mxt_config *config)
@@ -54,9 +59,16 @@ int mxt_config_exact(const mxt_config *config)
 /* A backend is asked, with a problem every backend has: what it lacks, its plan says. */
 const char *mxt_config_missing(const mxt_config *config)
 {
+    const char *only = getenv("MXATTN_TEST_BACKEND");
+    const size_t length = only ? strlen(only) : 0;
+    if (only && (strncmp(config->name, only, length) != 0 || config->name[length] != ' '))
+        return "MXATTN_TEST_BACKEND names another";
+    if (!only && strncmp(config->name, "emu", 3) == 0)
+        return "only with MXATTN_TEST_BACKEND";
     mxt_attention a;
     mxt_attention_dense(&a, 1, 32, 32, 1, 1, 64);
     mxt_attention_configure(&a, config);
+    a.problem.mode = MXATTN_INFERENCE;
     mxattn_plan *plan = NULL;
     const mxattn_status status = mxattn_plan_create(a.context, &a.problem, &plan);
     mxattn_plan_destroy(plan);
@@ -274,18 +286,77 @@ static void fill_nan(float *array, int64_t count)
         mxt_fill_nan(array, (size_t)count * sizeof *array);
 }
 
+/* The problem and its arguments as a backend gets them: on a device, operands that a call would
+ * quantize are quantized before. WHY: a device may centre a V that is not yet quantized, and values
+ * that E4M3 holds exactly would no longer be. */
+typedef struct given {
+    mxattn_attention_problem problem;
+    mxattn_attention_args args;
+    mxattn_tensor operands[4];
+    int count;
+} given;
+
+static const mxattn_tensor *quantized_operand(given *g, const mxt_attention *a,
+                                              const mxattn_tensor *wide, mxattn_tags *tags)
+{
+    if (!mxt_on_device(a->problem.backend) || !wide || tags->dtype != MXATTN_F32 ||
+        wide->stride[wide->ndim - 1] != 1)
+        return wide;
+    tags->dtype = MXATTN_E4M3;
+    g->operands[g->count] = mxt_quantized(
+        a, wide, tags->block == MXATTN_BLOCK_COLUMN ? MXATTN_SEQ : MXATTN_HDIM, MXATTN_LINEAR);
+    return &g->operands[g->count++];
+}
+
+static void give(given *g, const mxt_attention *a, int backward)
+{
+    memset(g, 0, sizeof *g);
+    g->problem = a->problem;
+    g->args = args_of(a);
+    g->args.q = quantized_operand(g, a, g->args.q, &g->problem.q);
+    g->args.k = quantized_operand(g, a, g->args.k, &g->problem.k);
+    g->args.v = quantized_operand(g, a, g->args.v, &g->problem.v);
+    if (backward)
+        g->args.dout = quantized_operand(g, a, &a->tensor_dout, &g->problem.dout);
+    else if (mxt_on_device(a->problem.backend) && g->problem.dout.dtype == MXATTN_F32)
+        g->problem.dout.dtype = MXATTN_E4M3; /* the plan is the one that backward will have */
+}
+
+static void take_back(given *g)
+{
+    for (int i = 0; i < g->count; i++)
+        mxt_quantized_free(&g->operands[i]);
+}
+
+/* A plan and what it says. A device whose backward lacks something may still have the forward. */
+static mxattn_status plan_of(const mxt_attention *a, given *g, int backward, mxattn_plan **plan,
+                             mxattn_plan_info *info)
+{
+    mxattn_attention_problem problem = g->problem;
+    const int on_device = mxt_on_device(problem.backend);
+    mxattn_plan_info_init(info);
+    mxattn_status status = mxattn_plan_create(a->context, &problem, plan);
+    if (status == MXATTN_UNSUPPORTED && on_device && !backward) {
+        problem.mode = MXATTN_INFERENCE;
+        status = mxattn_plan_create(a->context, &problem, plan);
+    }
+    if (status)
+        take_back(g);
+    mxt_leave_where_lacking(a->problem.backend, status);
+    return status ? status : mxattn_plan_query(*plan, info);
+}
+
 mxattn_status mxt_attention_forward(mxt_attention *a)
 {
     mxattn_plan *plan = NULL;
     mxattn_plan_info info;
-    mxattn_plan_info_init(&info);
-    mxattn_status status = mxattn_plan_create(a->context, &a->problem, &plan);
-    if (!status)
-        status = mxattn_plan_query(plan, &info);
+    given g;
+    give(&g, a, 0);
+    mxattn_status status = plan_of(a, &g, 0, &plan, &info);
     if (status)
         return status;
 
-    mxattn_attention_args args = args_of(a);
+    mxattn_attention_args args = g.args;
     args.workspace_bytes = (size_t)info.workspace_forward_bytes;
     args.workspace = mxt_guard_end_aligned(args.workspace_bytes, 256);
     mxt_guard_free(a->saved);
@@ -296,9 +367,13 @@ mxattn_status mxt_attention_forward(mxt_attention *a)
     args.saved = a->saved;
     fill_nan(a->o, mxt_size_o(a));
     fill_nan(a->lse, mxt_size_lse(a));
-    status = mxattn_attention_forward(plan, &args);
+    status = mxt_on_device(a->problem.backend)
+                 ? mxt_device_run_forward(a->problem.backend, plan, &args)
+                 : mxattn_attention_forward(plan, &args);
     mxt_guard_free(args.workspace);
+    take_back(&g);
     mxattn_plan_destroy(plan);
+    mxt_leave_where_lacking(a->problem.backend, status);
     return status;
 }
 
@@ -306,15 +381,14 @@ mxattn_status mxt_attention_backward(mxt_attention *a)
 {
     mxattn_plan *plan = NULL;
     mxattn_plan_info info;
-    mxattn_plan_info_init(&info);
-    mxattn_status status = mxattn_plan_create(a->context, &a->problem, &plan);
-    if (!status)
-        status = mxattn_plan_query(plan, &info);
+    given g;
+    give(&g, a, 1);
+    mxattn_status status = plan_of(a, &g, 1, &plan, &info);
     if (status)
         return status;
 
-    mxattn_attention_args args = args_of(a);
-    args.dout = &a->tensor_dout;
+    mxattn_attention_args args = g.args;
+    args.dout = args.dout ? args.dout : &a->tensor_dout;
     args.dlse = a->dlse ? &a->tensor_dlse : NULL;
     args.dq = &a->tensor_dq;
     args.dk = &a->tensor_dk;
@@ -327,18 +401,23 @@ mxattn_status mxt_attention_backward(mxt_attention *a)
     fill_nan(a->dk, mxt_size_k(a));
     fill_nan(a->dv, mxt_size_v(a));
     fill_nan(a->dsink, a->problem.heads);
-    status = mxattn_attention_backward(plan, &args);
+    status = mxt_on_device(a->problem.backend)
+                 ? mxt_device_run_backward(a->problem.backend, plan, &args)
+                 : mxattn_attention_backward(plan, &args);
     mxt_guard_free(args.workspace);
+    take_back(&g);
     mxattn_plan_destroy(plan);
+    mxt_leave_where_lacking(a->problem.backend, status);
     return status;
 }
 
+/* By the CPU where the backend is a device's: bytes are the same on all. */
 static mxattn_quantize_args quantize_args(const mxt_attention *a, const mxattn_tensor *wide)
 {
     const int of_q = wide == &a->tensor_q || wide == &a->tensor_dout;
     mxattn_quantize_args args;
     mxattn_quantize_args_init(&args);
-    args.backend = a->problem.backend;
+    args.backend = mxt_on_device(a->problem.backend) ? MXATTN_BACKEND_CPU : a->problem.backend;
     args.sequences.cu_seqlens = of_q ? a->cu_q : a->cu_k;
     args.sequences.seqused = of_q ? a->used_q : a->used_k;
     args.sequences.batch = a->cu_q ? a->batch : 0;

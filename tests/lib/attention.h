@@ -13,7 +13,8 @@
  *
  * Operands are FP32 with square blocks (quantized in the call, unless the precision is F64), O and
  * gradients FP32, unless the test changes the problem's tags before alloc. Outputs, workspace and
- * saved memory are NaN before every run.
+ * saved memory are NaN before every run. Where the backend is a device's, a run copies everything
+ * there and back (device_args.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -34,8 +35,10 @@ typedef struct mxt_config {
 } mxt_config;
 
 /* Exact first, then the models, then backends that compute fast. A configuration is present when
- * mxt_config_missing returns NULL; otherwise the reason. */
-enum { MXT_CONFIGS = 8 };
+ * mxt_config_missing returns NULL; otherwise the reason. With MXATTN_TEST_BACKEND in the
+ * environment
+ * ("cpu", "cuda", "emu-sm90", ...) only those of that backend; emulated ones with it only. */
+enum { MXT_CONFIGS = 12 };
 extern const mxt_config mxt_configs[MXT_CONFIGS];
 const char *mxt_config_missing(const mxt_config *config);
 int mxt_config_exact(const mxt_config *config); /* nothing is rounded */

@@ -101,6 +101,10 @@
 #define MXT_CUDA_LSE_RELATIVE  1.0e-2
 #define MXT_CUDA_LSE_LONG_TAIL 6.0e-2
 
+/* --- Numbers that cases of the contract expect exactly, on a device: a score of up to 2^7 (log2
+ * units) is rounded to FP16 or by a 14-bit accumulator, 2^-11 of itself, and so is a sum of P. */
+#define MXT_CUDA_EXPECT 0x1p-9
+
 /* --- The CUDA backward's dsink: sums over all rows of exp(sink - LSE) * delta, whose terms have
  * either sign; each is off by what O and dO cost (5e-2), and the sum may be a fraction of the
  * terms' root. */
