@@ -4,6 +4,7 @@
  */
 #include "bench.h"
 #include "compare.h"
+#include "device_time.h"
 #include "error.h"
 #include "tensors.h"
 #include "thresholds.h"
@@ -19,7 +20,8 @@ typedef struct timed {
     mxattn_attention_problem problem;
     mxattn_plan *plan;
     mxattn_plan_info info;
-    int backward, sets;
+    int backward, sets, on_device;
+    mxc_tensor_set host; /* the first set, or on a device what it is a copy of */
     mxc_tensor_set *set;
     mxattn_attention_args *args; /* of each set */
 } timed;
@@ -51,6 +53,29 @@ static void set_problem(const mxc_bench *b, int backward, int in_call, timed *t)
     mxc_need(mxattn_plan_query(t->plan, &t->info));
 }
 
+/* Where the copy of a set in memory of its own has what is at `at` in the set. */
+static void *moved(const void *at, const mxc_tensor_set *from, const mxc_tensor_set *to)
+{
+    return at ? (char *)to->memory + ((const char *)at - (const char *)from->memory) : NULL;
+}
+
+/* A copy of the first set. */
+static void copy_set(const timed *t, int64_t bytes, mxc_tensor_set *set)
+{
+    *set = t->host;
+    if (t->on_device) {
+        set->memory = mxc_device_memory(t->host.memory, (size_t)bytes);
+    } else {
+        set->memory = mxc_tool_alloc((size_t)bytes);
+        memcpy(set->memory, t->host.memory, (size_t)bytes);
+    }
+    for (int i = 0; i < MXC_TENSORS; i++) {
+        mxattn_tensor *tensor = &set->t[i];
+        tensor->data = moved(tensor->data, &t->host, set);
+        tensor->scales[MXATTN_HDIM].data = moved(tensor->scales[MXATTN_HDIM].data, &t->host, set);
+    }
+}
+
 /* All sets, filled; the workspace is shared, for it is scratch that stays warm in use too. */
 static void make_sets(const mxc_bench *b, timed *t)
 {
@@ -61,15 +86,21 @@ static void make_sets(const mxc_bench *b, timed *t)
     t->sets = mxc_rotation_sets(bytes, memory_limit);
     t->set = mxc_tool_alloc((size_t)t->sets * sizeof *t->set);
     t->args = mxc_tool_alloc((size_t)t->sets * sizeof *t->args);
-    void *scratch = mxc_tool_alloc((size_t)workspace);
+    void *scratch = t->on_device ? mxc_device_memory(NULL, (size_t)workspace)
+                                 : mxc_tool_alloc((size_t)workspace);
+    const int32_t *cu_seqlens = b->sizes->cu_seqlens;
+    if (t->on_device && cu_seqlens)
+        cu_seqlens =
+            mxc_device_memory(cu_seqlens, (size_t)(b->sizes->batch + 1) * sizeof *cu_seqlens);
+    mxc_tensor_set_make(b->sizes, &t->problem, &t->host);
+    mxc_tensor_set_fill(b->context, b->sizes, &t->problem, b->options->seed, &t->host);
     for (int i = 0; i < t->sets; i++) {
         mxc_tensor_set *set = &t->set[i];
         mxattn_attention_args *args = &t->args[i];
-        mxc_tensor_set_make(b->sizes, &t->problem, set);
-        if (i == 0)
-            mxc_tensor_set_fill(b->context, b->sizes, &t->problem, b->options->seed, set);
+        if (i == 0 && !t->on_device)
+            *set = t->host;
         else
-            memcpy(set->memory, t->set[0].memory, (size_t)bytes);
+            copy_set(t, bytes, set);
         mxattn_attention_args_init(args);
         args->q = &set->t[MXC_Q];
         args->k = &set->t[MXC_K];
@@ -83,7 +114,7 @@ static void make_sets(const mxc_bench *b, timed *t)
             args->dv = &set->t[MXC_DV];
         }
         args->batch = b->sizes->cu_seqlens ? b->sizes->batch : -1;
-        args->cu_seqlens_q = args->cu_seqlens_k = b->sizes->cu_seqlens;
+        args->cu_seqlens_q = args->cu_seqlens_k = cu_seqlens;
         args->workspace = scratch;
         args->workspace_bytes = (size_t)workspace;
         if (t->backward || i == 0)
@@ -93,9 +124,15 @@ static void make_sets(const mxc_bench *b, timed *t)
 
 static void release(timed *t)
 {
-    free(t->args[0].workspace);
+    void (*const give)(void *memory) = t->on_device ? mxc_device_release : free;
+    give(t->args[0].workspace);
     for (int i = 0; i < t->sets; i++)
-        free(t->set[i].memory);
+        give(t->set[i].memory);
+    if (t->on_device) {
+        if (t->args[0].cu_seqlens_q)
+            give((void *)(uintptr_t)t->args[0].cu_seqlens_q);
+        free(t->host.memory);
+    }
     free(t->set);
     free(t->args);
     mxattn_plan_destroy(t->plan);
@@ -132,7 +169,7 @@ static void compare_baseline(const mxc_bench *b, const timed *t, const mxc_basel
 {
     const mxc_sizes *s = b->sizes;
     const int which = t->backward ? MXC_DQ : MXC_O;
-    float *ours = mxc_tensor_values(b->context, s, &t->set[0].t[which]);
+    float *ours = mxc_tensor_values(b->context, s, &t->host.t[which]);
     int64_t count = s->total_q * s->heads * (t->backward ? s->head_dim : s->head_dim_v);
     mxc_error error = mxc_compare(ours, t->backward ? p->dq : p->o, count);
     if (!(error.rms <= (t->backward ? MXC_LIMIT_DQ_DK : MXC_LIMIT_O_E4M3)))
@@ -152,7 +189,7 @@ static double time_baseline(const mxc_bench *b, const timed *t)
     }
     float *operands[4];
     for (int i = MXC_Q; i <= MXC_DOUT; i++)
-        operands[i] = mxc_tensor_values(b->context, s, &t->set[0].t[i]);
+        operands[i] = mxc_tensor_values(b->context, s, &t->host.t[i]);
     mxc_baseline_problem p = {.batch = s->batch,
                               .heads = s->heads,
                               .kv_heads = s->kv_heads,
@@ -215,12 +252,15 @@ void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
     static const char *const blocks[] = {"none", "row", "column", "square"};
     static const char *const ops[2][2] = {{"forward", "forward_with_quantize"},
                                           {"backward", "backward_with_quantize"}};
-    timed t = {0};
+    timed t = {.on_device = mxc_bench_on_device(b->options->backend)};
     set_problem(b, backward, in_call, &t);
     make_sets(b, &t);
     if (backward)
         run_backward(&t, 0);
-    mxc_verify_attention(b->checker, b->sizes, &t.problem, &t.info, &t.set[0], backward);
+    if (t.on_device)
+        mxc_device_fetch(t.host.memory, t.set[0].memory,
+                         (size_t)mxc_tensor_set_bytes(b->sizes, &t.problem));
+    mxc_verify_attention(b->checker, b->sizes, &t.problem, &t.info, &t.host, backward);
     if (b->baseline && !in_call)
         b->baseline_seconds[backward] = time_baseline(b, &t);
 
@@ -235,13 +275,16 @@ void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
                          .kernel = backward ? t.info.kernel_backward : t.info.kernel_forward,
                          .isa = t.info.isa_name,
                          .flops = 2 * pairs * (backward ? 3 * d + 2 * dv : d + dv),
-                         .ceiling = mxc_arithmetic_ceiling(t.info.isa_name, b->threads),
                          .baseline_seconds = b->baseline_seconds[backward]};
     row.workspace =
         (double)(backward ? t.info.workspace_backward_bytes : t.info.workspace_forward_bytes);
-    if (!backward && !in_call)
+    void (*const run)(void *memory, int set) = backward ? run_backward : run_forward;
+    if (!t.on_device)
+        row.ceiling = mxc_arithmetic_ceiling(t.info.isa_name, b->threads);
+    if (!t.on_device && !backward && !in_call)
         choose_ceiling(b, &row);
-    row.timing = mxc_time(backward ? run_backward : run_forward, &t, t.sets, b->min_seconds);
+    row.timing =
+        t.on_device ? mxc_device_time(run, &t, t.sets) : mxc_time(run, &t, t.sets, b->min_seconds);
     mxc_bench_report(b, &t.problem, &row);
     release(&t);
 }

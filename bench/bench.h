@@ -31,9 +31,9 @@ typedef struct mxc_bench_row {
     const char *block;
     const char *backend, *kernel, *isa;
     mxc_timing timing;
-    double flops, bytes; /* one of them is 0 */
-    double workspace;    /* bytes; 0: not told */
-    mxc_ceiling ceiling;
+    double flops, bytes;     /* one of them is 0 */
+    double workspace;        /* bytes; 0: not told */
+    mxc_ceiling ceiling;     /* no name: none is known */
     double baseline_seconds; /* 0: none */
 } mxc_bench_row;
 

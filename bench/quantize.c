@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "bench.h"
+#include "device_time.h"
 #include "error.h"
 #include "fill.h"
 #include "tensors.h"
@@ -24,6 +25,9 @@ typedef struct timed {
     mxattn_dtype wide;
     int64_t count; /* elements */
     size_t scale_bytes[2];
+    int on_device;
+    buffers host;        /* on a device: what was read, and what came back */
+    int32_t *cu_seqlens; /* where the sets are */
     buffers *set;
 } timed;
 
@@ -41,7 +45,7 @@ static void quantize(const mxc_bench *b, const timed *t, const buffers *set, mxa
     args.backend = backend;
     args.wide = &wide;
     args.quantized = &quantized;
-    args.sequences.cu_seqlens = s->cu_seqlens;
+    args.sequences.cu_seqlens = backend == MXATTN_BACKEND_REF ? s->cu_seqlens : t->cu_seqlens;
     args.sequences.batch = s->batch;
     mxc_need(mxattn_quantize(backend == MXATTN_BACKEND_REF ? b->checker : b->context, &args));
 }
@@ -52,10 +56,15 @@ static void run(void *memory, int set)
     quantize(t->bench, t, &t->set[set], t->bench->options->backend);
 }
 
+static size_t wide_bytes(const timed *t)
+{
+    return (size_t)t->count * (t->wide == MXATTN_F32 ? 4 : 2);
+}
+
 static buffers make_buffers(const timed *t)
 {
     buffers set = {.payload = mxc_tool_alloc((size_t)t->count)};
-    set.wide = mxc_tool_alloc((size_t)t->count * (t->wide == MXATTN_F32 ? 4 : 2));
+    set.wide = mxc_tool_alloc(wide_bytes(t));
     for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
         if (t->scale_bytes[axis])
             set.scales[axis] = mxc_tool_alloc(t->scale_bytes[axis]);
@@ -84,17 +93,44 @@ static void fill(const timed *t, const buffers *set)
     free(values);
 }
 
+/* A copy of `from` on the device, and back. */
+static buffers place_buffers(const timed *t, const buffers *from)
+{
+    buffers set = {.wide = mxc_device_memory(from->wide, wide_bytes(t)),
+                   .payload = mxc_device_memory(NULL, (size_t)t->count)};
+    for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
+        if (t->scale_bytes[axis])
+            set.scales[axis] = mxc_device_memory(NULL, t->scale_bytes[axis]);
+    return set;
+}
+
+static void fetch_buffers(const timed *t)
+{
+    mxc_device_fetch(t->host.payload, t->set[0].payload, (size_t)t->count);
+    for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
+        if (t->scale_bytes[axis])
+            mxc_device_fetch(t->host.scales[axis], t->set[0].scales[axis], t->scale_bytes[axis]);
+}
+
+static void release_buffers(const timed *t, const buffers *set)
+{
+    mxc_device_release(set->wide);
+    mxc_device_release(set->payload);
+    for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
+        if (t->scale_bytes[axis])
+            mxc_device_release(set->scales[axis]);
+}
+
 /* The reference writes the same bytes. */
 static void verify(const timed *t)
 {
     buffers right = make_buffers(t);
-    memcpy(right.wide, t->set[0].wide, (size_t)t->count * (t->wide == MXATTN_F32 ? 4 : 2));
+    memcpy(right.wide, t->host.wide, wide_bytes(t));
     quantize(t->bench, t, &right, MXATTN_BACKEND_REF);
-    int differs = memcmp(right.payload, t->set[0].payload, (size_t)t->count) != 0;
+    int differs = memcmp(right.payload, t->host.payload, (size_t)t->count) != 0;
     for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
         if (t->scale_bytes[axis])
-            differs |=
-                memcmp(right.scales[axis], t->set[0].scales[axis], t->scale_bytes[axis]) != 0;
+            differs |= memcmp(right.scales[axis], t->host.scales[axis], t->scale_bytes[axis]) != 0;
     free_buffers(&right);
     if (differs)
         mxc_die("quantized bytes differ from the reference's; nothing is timed");
@@ -115,6 +151,51 @@ static void set_scale_bytes(timed *t)
     }
 }
 
+/* All sets, with the same input; the first one's output verified. */
+static int make_sets(timed *t, int64_t bytes)
+{
+    const mxc_sizes *s = t->bench->sizes;
+    const int sets = mxc_rotation_sets(bytes, memory_limit);
+    t->set = mxc_tool_alloc((size_t)sets * sizeof *t->set);
+    t->host = make_buffers(t);
+    fill(t, &t->host);
+    t->cu_seqlens = s->cu_seqlens;
+    if (t->on_device && s->cu_seqlens)
+        t->cu_seqlens =
+            mxc_device_memory(s->cu_seqlens, (size_t)(s->batch + 1) * sizeof *s->cu_seqlens);
+    for (int i = 0; i < sets; i++) {
+        if (t->on_device) {
+            t->set[i] = place_buffers(t, &t->host);
+        } else if (i == 0) {
+            t->set[i] = t->host;
+        } else {
+            t->set[i] = make_buffers(t);
+            memcpy(t->set[i].wide, t->host.wide, wide_bytes(t));
+        }
+    }
+    run(t, 0);
+    if (t->on_device)
+        fetch_buffers(t);
+    verify(t);
+    return sets;
+}
+
+static void release(timed *t, int sets)
+{
+    for (int i = 0; i < sets; i++) {
+        if (t->on_device)
+            release_buffers(t, &t->set[i]);
+        else
+            free_buffers(&t->set[i]);
+    }
+    if (t->on_device) {
+        free_buffers(&t->host);
+        if (t->cu_seqlens)
+            mxc_device_release(t->cu_seqlens);
+    }
+    free(t->set);
+}
+
 void mxc_bench_quantize(mxc_bench *b, mxattn_dtype wide, mxattn_block block)
 {
     static const char *const blocks[] = {"none", "row", "column", "square"};
@@ -122,21 +203,12 @@ void mxc_bench_quantize(mxc_bench *b, mxattn_dtype wide, mxattn_block block)
     timed t = {.bench = b,
                .wide = wide,
                .tags = {.dtype = MXATTN_E4M3, .block = block, .rounding = b->options->rounding},
-               .count = s->total_q * s->heads * s->head_dim};
+               .count = s->total_q * s->heads * s->head_dim,
+               .on_device = mxc_bench_on_device(b->options->backend)};
     set_scale_bytes(&t);
-    int64_t wide_bytes = t.count * (wide == MXATTN_F32 ? 4 : 2);
-    int64_t bytes = wide_bytes + t.count + (int64_t)(t.scale_bytes[0] + t.scale_bytes[1]);
-    int sets = mxc_rotation_sets(bytes, memory_limit);
-    t.set = mxc_tool_alloc((size_t)sets * sizeof *t.set);
-    for (int i = 0; i < sets; i++) {
-        t.set[i] = make_buffers(&t);
-        if (i == 0)
-            fill(&t, &t.set[0]);
-        else
-            memcpy(t.set[i].wide, t.set[0].wide, (size_t)wide_bytes);
-    }
-    run(&t, 0);
-    verify(&t);
+    const int64_t bytes =
+        (int64_t)wide_bytes(&t) + t.count + (int64_t)(t.scale_bytes[0] + t.scale_bytes[1]);
+    const int sets = make_sets(&t, bytes);
     mxattn_attention_problem problem;
     mxattn_backend_info info;
     mxattn_backend_info_init(&info);
@@ -149,11 +221,10 @@ void mxc_bench_quantize(mxc_bench *b, mxattn_dtype wide, mxattn_block block)
                          .backend = info.name,
                          .kernel = "quantize",
                          .isa = info.isa_name,
-                         .bytes = (double)bytes,
-                         .ceiling = mxc_copy_ceiling(b->threads)};
-    row.timing = mxc_time(run, &t, sets, b->min_seconds);
+                         .bytes = (double)bytes};
+    row.ceiling = t.on_device ? mxc_device_copy_ceiling() : mxc_copy_ceiling(b->threads);
+    row.timing =
+        t.on_device ? mxc_device_time(run, &t, sets) : mxc_time(run, &t, sets, b->min_seconds);
     mxc_bench_report(b, &problem, &row);
-    for (int i = 0; i < sets; i++)
-        free_buffers(&t.set[i]);
-    free(t.set);
+    release(&t, sets);
 }

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "bench.h"
+#include "device_time.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +30,10 @@ void mxc_bench_head(const mxc_bench *bench)
     mxattn_attention_problem problem;
     mxc_options_problem(bench->options, MXATTN_E4M3, &problem);
     mxc_sizes_describe(bench->sizes, &problem, shape, sizeof shape);
-    (void)printf("%s, %d threads; %s\n", mxc_machine(), bench->threads, shape);
+    if (mxc_bench_on_device(bench->options->backend))
+        (void)printf("%s; sustained; %s\n", mxc_device_name(), shape);
+    else
+        (void)printf("%s, %d threads; %s\n", mxc_machine(), bench->threads, shape);
     (void)printf("%-24s %-6s %-7s %-10s %10s %21s %9s %8s %7s\n", "op", "in", "block", "isa", "ms",
                  "min..max", "GFLOP/s", "ceiling", "ratio");
 }
@@ -38,8 +42,12 @@ static void print_row(const mxc_bench_row *row, double rate, double share, doubl
 {
     char range[40];
     (void)snprintf(range, sizeof range, "%.4g..%.4g", 1e3 * row->timing.min, 1e3 * row->timing.max);
-    (void)printf("%-24s %-6s %-7s %-10s %10.4g %21s %9.4g %7.1f%%", row->op, row->operands,
-                 row->block, row->isa, 1e3 * row->timing.median, range, rate, 100 * share);
+    (void)printf("%-24s %-6s %-7s %-10s %10.4g %21s %9.4g", row->op, row->operands, row->block,
+                 row->isa, 1e3 * row->timing.median, range, rate);
+    if (share > 0)
+        (void)printf(" %7.1f%%", 100 * share);
+    else
+        (void)printf(" %8s", "-");
     if (ratio > 0)
         (void)printf(" %7.2f", ratio);
     (void)printf("%s\n", row->flops > 0 ? "" : "  (GB/s)");
@@ -70,7 +78,7 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
 {
     double median = row->timing.median;
     double rate = (row->flops > 0 ? row->flops : row->bytes) / median;
-    double share = rate / row->ceiling.per_second;
+    double share = row->ceiling.name ? rate / row->ceiling.per_second : 0;
     double ratio = row->baseline_seconds / median;
     print_row(row, 1e-9 * rate, share, ratio);
 
@@ -89,10 +97,15 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
     cJSON_AddNumberToObject(json, "ms_max", 1e3 * row->timing.max);
     cJSON_AddNumberToObject(json, "repetitions", row->timing.repetitions);
     cJSON_AddNumberToObject(json, row->flops > 0 ? "gflops" : "gbytes", 1e-9 * rate);
-    cJSON_AddStringToObject(json, "ceiling", row->ceiling.name);
-    cJSON_AddNumberToObject(json, row->flops > 0 ? "ceiling_gflops" : "ceiling_gbytes",
-                            1e-9 * row->ceiling.per_second);
-    cJSON_AddNumberToObject(json, "ceiling_share", share);
+    if (row->ceiling.name) {
+        cJSON_AddStringToObject(json, "ceiling", row->ceiling.name);
+        cJSON_AddNumberToObject(json, row->flops > 0 ? "ceiling_gflops" : "ceiling_gbytes",
+                                1e-9 * row->ceiling.per_second);
+        cJSON_AddNumberToObject(json, "ceiling_share", share);
+    } else {
+        cJSON_AddNullToObject(json, "ceiling");
+        cJSON_AddNullToObject(json, "ceiling_share");
+    }
     if (row->workspace > 0)
         cJSON_AddNumberToObject(json, "workspace_bytes", row->workspace);
     if (row->baseline_seconds > 0) {
@@ -103,6 +116,8 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
         cJSON_AddNullToObject(json, "baseline");
         cJSON_AddNullToObject(json, "ratio");
     }
-    cJSON_AddStringToObject(json, "machine", mxc_machine());
+    cJSON_AddStringToObject(json, "machine",
+                            mxc_bench_on_device(bench->options->backend) ? mxc_device_name()
+                                                                         : mxc_machine());
     cJSON_AddStringToObject(json, "version", mxattn_version_string());
 }

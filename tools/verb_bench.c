@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "bench.h"
+#include "device_time.h"
 #include "error.h"
 #include "output.h"
 #include "producers.h"
@@ -79,10 +80,12 @@ static const struct argp argp = {
     .parser = parse,
     .children = children,
     .args_doc = "[forward|backward|quantize|producers|shapes|all]",
-    .doc = "Verifies each operation, then times it: median, least and most, and the share of what "
-           "this machine can do, measured in the same run; ratio: a baseline's time over ours.\v"
-           "Example: mxattn bench all --seqlen 2048 --heads 8 --head-dim 128 --causal --json "
-           "bench.json"};
+    .doc =
+        "Verifies each operation, then times it: median, least and most, and the share of what "
+        "this machine can do, measured in the same run; ratio: a baseline's time over ours. With "
+        "--backend cuda: on device 0, sustained (0.1 s of calls, then 40), by the device's clock.\v"
+        "Example: mxattn bench all --seqlen 2048 --heads 8 --head-dim 128 --causal --json "
+        "bench.json"};
 
 /* A block the bench quantizes to: what --block says, or both of the usual ones. */
 static void bench_quantize(mxc_bench *b)
@@ -148,7 +151,12 @@ int mxc_verb_bench(int argc, char **argv)
                    .threads = mxc_run_threads(&options),
                    .min_seconds = a.min_seconds,
                    .rows = cJSON_CreateArray()};
-    if (!a.no_baseline && (ops & (FORWARD | BACKWARD | SHAPES))) {
+    const int on_device = mxc_bench_on_device(options.backend);
+    if (on_device && (ops & (PRODUCERS | SHAPES)))
+        mxc_die(
+            "producers or shapes is given beside --backend cuda; bench/gpu.py times producers on a "
+            "device");
+    if (!a.no_baseline && !on_device && (ops & (FORWARD | BACKWARD | SHAPES))) {
         if (mxc_baseline_openblas.open(why, sizeof why))
             b.baseline = &mxc_baseline_openblas;
         else
