@@ -63,7 +63,9 @@ static void resolve(mxattn_context *context, const mxattn_context_options *optio
         context->options.alloc = default_alloc;
         context->options.free = default_free;
     }
-    context->isa = mxa_cpu_isa_close(mxa_cpu_isa() & options->isa_mask);
+    context->isa = options->isa_mask == MXATTN_ISA_ALL
+                       ? mxa_cpu_isa_default(mxa_cpu_isa(), mxa_cpu_is_intel())
+                       : mxa_cpu_isa_close(mxa_cpu_isa() & options->isa_mask);
 }
 
 static void make_default(void)

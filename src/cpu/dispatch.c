@@ -37,9 +37,20 @@ static uint32_t detect(void)
     return isa;
 }
 
+int mxa_cpu_is_intel(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel") != 0;
+}
+
 #else
 
 static uint32_t detect(void)
+{
+    return 0;
+}
+
+int mxa_cpu_is_intel(void)
 {
     return 0;
 }
@@ -61,6 +72,11 @@ uint32_t mxa_cpu_isa_close(uint32_t isa)
 uint32_t mxa_cpu_isa(void)
 {
     return mxa_cpu_isa_close(detect());
+}
+
+uint32_t mxa_cpu_isa_default(uint32_t isa, int is_intel)
+{
+    return is_intel ? isa & ~(uint32_t)MXATTN_ISA_AVX512_BF16 : isa;
 }
 
 const char *mxa_cpu_isa_name(uint32_t isa)
