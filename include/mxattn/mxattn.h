@@ -254,7 +254,7 @@ typedef void (*mxattn_task)(void *arg, int64_t index);
 typedef struct mxattn_context_options {
     size_t struct_size;
     int32_t threads;   /* most threads a call uses; 0: the processors this process may run on */
-    uint32_t isa_mask; /* instruction sets allowed; default MXATTN_ISA_ALL */
+    uint32_t isa_mask; /* instruction sets allowed; default MXATTN_ISA_ALL: those fast here */
     /* Memory of plans and of the library's own state; both NULL: aligned malloc and free. */
     void *(*alloc)(void *user, size_t bytes, size_t alignment);
     void (*free)(void *user, void *memory);
