@@ -30,6 +30,7 @@ typedef struct forward_case {
     double to_model;       /* relative RMS against the model; 0: not held to it */
     double to_truth;       /* against float64, and the mean signed error */
     double signed_error;
+    int beside_cpu; /* held to the CPU backend's error, with E4M3 there too */
     float jump; /* all queries and one late key share a direction: logits jump by 12 times this */
 } forward_case;
 
@@ -92,7 +93,13 @@ static const forward_case cases[] = {
     {"jump far causal", 1, 1024, 1024, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .jump = 25},
     {"long", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_BF16},
+     .operands = MXATTN_BF16, .beside_cpu = 1},
+    {"long d64 wide", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .beside_cpu = 1},
+    {"long d256 wide", 1, 64, 8192, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .beside_cpu = 1},
+    {"long causal", 1, 2048, 2048, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .beside_cpu = 1},
     {"long mxfp8", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K},
     {"long d64", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
@@ -164,6 +171,17 @@ static void options(mxt_attention *a, const forward_case *c)
     a->problem.mode = MXATTN_INFERENCE;
 }
 
+/* The CPU backend's error with the same blocks and P in E4M3. */
+static double cpu_error(mxt_attention *a, const mxt_attention *exact)
+{
+    const mxattn_attention_problem asked = a->problem;
+    a->problem.backend = MXATTN_BACKEND_CPU;
+    a->problem.precision = MXATTN_PRECISION_MXFP8;
+    CHECK_STATUS(MXATTN_OK, mxt_attention_forward(a));
+    a->problem = asked;
+    return mxt_error_f32(a->o, exact->o, mxt_size_o(a)).relative_rms;
+}
+
 static void compare(mxt_attention *a, const mxt_device_options *given, const forward_case *c)
 {
     const int64_t n = mxt_size_o(a), rows = mxt_size_lse(a);
@@ -173,6 +191,7 @@ static void compare(mxt_attention *a, const mxt_device_options *given, const for
     CHECK_STATUS(MXATTN_OK, mxt_attention_forward(a));
     memcpy(model, a->o, (size_t)n * 4);
     memcpy(model_lse, a->lse, (size_t)rows * 4);
+    const double cpu = c->beside_cpu ? cpu_error(a, &exact) : INFINITY;
     if (CHECK_STATUS(MXATTN_OK, mxt_device_forward(a, given))) {
         mxt_error to_model = mxt_error_f32(a->o, model, n);
         mxt_error to_truth = mxt_error_f32(a->o, exact.o, n);
@@ -193,6 +212,12 @@ static void compare(mxt_attention *a, const mxt_device_options *given, const for
             c->kind == MXT_LONG_TAIL ? MXT_CUDA_LSE_LONG_TAIL : MXT_CUDA_LSE_ABSOLUTE;
         mxt_check_close("lse", a->lse, model_lse, mxt_shape1(rows), lse_absolute,
                         MXT_CUDA_LSE_RELATIVE);
+        CHECK(to_truth.relative_rms <= MXT_CUDA_BESIDE_CPU * cpu,
+              "o: relative RMS %.4e against float64, the CPU backend's is %.4e",
+              to_truth.relative_rms, cpu);
+        if (c->beside_cpu) {
+            (void)printf("    %.3f of the CPU backend's error\n", to_truth.relative_rms / cpu);
+        }
         CHECK(c->to_model == 0 || to_model.relative_rms <= c->to_model,
               "o: relative RMS %.3e against the model, at most %.1e", to_model.relative_rms,
               c->to_model);
@@ -226,6 +251,31 @@ static void jagged(void)
         mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)variant);
         const mxt_device_options given = {variant % 2, variant % 3 == 2 ? MXATTN_E4M3 : MXATTN_F32,
                                           variant == 3 ? MXATTN_BF16 : MXATTN_F32, backend()};
+        compare(&a, &given, &c);
+        mxt_attention_free(&a);
+    }
+}
+
+/* Every multiple of 8, with a head_dim_v of its own each third time. MXFP8 rows are multiples of 16
+ * bytes. */
+static void head_dims(void)
+{
+    for (int d = 8; d <= 256; d += 8) {
+        mxt_attention a;
+        const int strict = d / 8 % 4 == 2;
+        const forward_case c = {.left = -1,
+                                .right = -1,
+                                .causal = d / 8 & 1 || strict,
+                                .strict = strict,
+                                .head_dim_v = d % 24 ? 0 : (d % 16 ? 264 : 272) - d,
+                                .intermediates = strict ? BF16 : AUTO};
+        mxt_case("head_dim %d, v %d%s", d, (int)c.head_dim_v, strict ? ", strict" : "");
+        mxt_attention_dense(&a, 1, 70, 200, 2, 1, d);
+        options(&a, &c);
+        mxt_attention_alloc(&a);
+        mxt_attention_fill(&a, MXT_GAUSSIAN, (uint64_t)d);
+        const mxt_device_options given = {d / 16 % 2, d % 16 ? MXATTN_F32 : MXATTN_E4M3, MXATTN_F32,
+                                          backend()};
         compare(&a, &given, &c);
         mxt_attention_free(&a);
     }
@@ -345,6 +395,9 @@ int main(int argc, char **argv)
     }
     if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
         jagged();
+    }
+    if (argc < 2 || strcmp(argv[1], "head dims") == 0) {
+        head_dims();
     }
     if (argc < 2 || strcmp(argv[1], "refusals") == 0) {
         refusals();
