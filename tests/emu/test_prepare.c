@@ -1,0 +1,150 @@
+/* test_prepare.c: Hopper's private copies made in one launch (sm90/prepare_all.cu) and in passes
+ * (sm90/prepare.cu): the same bytes from BF16 and from FP32 tensors of the same values.
+ *
+ * Values are multiples of 1/2, so that sums of columns are exact in any order, and so is the mean.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "attention.h"
+#include "cuda/copies.h"
+#include "mx/element.h"
+#include "report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct prepare_case {
+    const char *name;
+    int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
+    const int32_t *cu_q, *cu_k; /* jagged */
+    mxattn_block block;
+} prepare_case;
+
+static const int32_t cu_q[] = {0, 70, 70, 231}, cu_k[] = {0, 200, 341, 341};
+
+static const prepare_case cases[] = {
+    {"d64", 2, 100, 300, 2, 1, 64, NULL, NULL, MXATTN_BLOCK_SQUARE},
+    {"d128", 2, 129, 257, 2, 2, 128, NULL, NULL, MXATTN_BLOCK_SQUARE},
+    {"d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, MXATTN_BLOCK_ROW},
+    {"d256", 1, 40, 128, 1, 1, 256, NULL, NULL, MXATTN_BLOCK_SQUARE},
+    {"jagged d128", 3, 0, 0, 2, 1, 128, cu_q, cu_k, MXATTN_BLOCK_SQUARE},
+    {"jagged d64", 3, 0, 0, 1, 1, 64, cu_q, cu_k, MXATTN_BLOCK_ROW},
+};
+
+/* Prepared memory of these operands as `dtype`, and where what lies in it. */
+static unsigned char *prepare(const mxt_attention *a, mxattn_dtype dtype, mxa_copies *at)
+{
+    mxattn_attention_problem problem = a->problem;
+    mxattn_plan *plan = NULL;
+    mxattn_plan_info info;
+    mxattn_attention_args args;
+    mxattn_tensor tensors[3] = {a->tensor_q, a->tensor_k, a->tensor_v};
+    const int64_t counts[3] = {mxt_size_q(a), mxt_size_k(a), mxt_size_v(a)};
+    void *values[3];
+    problem.q.dtype = problem.k.dtype = problem.v.dtype = dtype;
+    CHECK_STATUS(MXATTN_OK, mxattn_plan_create(NULL, &problem, &plan));
+    mxattn_plan_info_init(&info);
+    CHECK_STATUS(MXATTN_OK, mxattn_plan_query(plan, &info));
+    *at = mxa_copies_lay_out(
+        &plan->problem, mxa_forward_form_find(problem.head_dim, problem.head_dim, MXA_FORM_F16));
+    mxattn_attention_args_init(&args);
+    const mxattn_tensor **given[3] = {&args.q, &args.k, &args.v};
+    for (int i = 0; i < 3; i++) {
+        values[i] = aligned_alloc(256, (size_t)(counts[i] * 4 + 255) / 256 * 256);
+        for (int64_t n = 0; n < counts[i]; n++) {
+            mxa_store(values[i], dtype, n, ((const float *)tensors[i].data)[n]);
+        }
+        tensors[i].tags.dtype = dtype;
+        tensors[i].data = values[i];
+        *given[i] = &tensors[i];
+    }
+    mxattn_tensor o = a->tensor_o;
+    args.o = &o;
+    args.batch = a->cu_q ? a->batch : -1;
+    args.cu_seqlens_q = a->cu_q;
+    args.cu_seqlens_k = a->cu_k;
+    unsigned char *memory = NULL;
+    const size_t bytes = (size_t)info.prepared_bytes;
+    args.workspace_bytes = (size_t)info.workspace_forward_bytes;
+    args.workspace = aligned_alloc(1024, (args.workspace_bytes + 1023) / 1024 * 1024);
+    memory = aligned_alloc(1024, (bytes + 1023) / 1024 * 1024);
+    memset(memory, 0xFF, bytes);
+    args.prepared = memory;
+    CHECK_STATUS(MXATTN_OK, mxattn_prepare(plan, &args));
+    for (int i = 0; i < 3; i++) {
+        free(values[i]);
+    }
+    free(args.workspace);
+    mxattn_plan_destroy(plan);
+    return memory;
+}
+
+static void same(const char *what, const unsigned char *got, const unsigned char *want,
+                 int64_t first, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++) {
+        if (!CHECK(got[first + i] == want[first + i], "%s: byte %lld of %lld is %02x, want %02x",
+                   what, (long long)i, (long long)bytes, got[first + i], want[first + i])) {
+            return;
+        }
+    }
+}
+
+/* Norms are sums in another order. */
+static void close_norms(const char *what, const unsigned char *got, const unsigned char *want,
+                        int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float x, y;
+        memcpy(&x, got + first + 4 * i, 4);
+        memcpy(&y, want + first + 4 * i, 4);
+        CHECK(fabsf(x - y) <= 1e-3f * y, "%s %lld: %g, want %g", what, (long long)i, (double)x,
+              (double)y);
+    }
+}
+
+static void run(const prepare_case *c)
+{
+    mxt_attention a;
+    mxa_copies at, other;
+    mxt_case("%s", c->name);
+    if (c->cu_q) {
+        mxt_attention_jagged(&a, c->batch, c->cu_q, -1, c->cu_k, -1, c->heads, c->kv_heads,
+                             c->head_dim);
+    } else {
+        mxt_attention_dense(&a, c->batch, c->seqlen_q, c->seqlen_k, c->heads, c->kv_heads,
+                            c->head_dim);
+    }
+    a.problem.backend = MXATTN_BACKEND_EMU_SM90;
+    a.problem.precision = MXATTN_PRECISION_MXFP8;
+    a.problem.mode = MXATTN_INFERENCE;
+    a.problem.q.block = a.problem.k.block = a.problem.v.block = c->block;
+    mxt_attention_alloc(&a);
+    mxt_attention_fill(&a, MXT_EXACT, 3);
+    for (int64_t i = 0; i < mxt_size_v(&a); i += 3) {
+        a.v[i] += 2; /* a mean that is not 0 */
+    }
+    unsigned char *once = prepare(&a, MXATTN_BF16, &at), *passes = prepare(&a, MXATTN_F32, &other);
+    CHECK(at.bytes == other.bytes, "sizes differ");
+    const int64_t groups = at.k_rows / 32, d = c->head_dim;
+    same("q", once, passes, at.q, c->heads * at.q_rows * d);
+    same("k", once, passes, at.k, c->kv_heads * at.k_rows * d);
+    same("v", once, passes, at.v, c->kv_heads * at.k_rows * d);
+    same("records", once, passes, at.records, c->kv_heads * groups * 16);
+    same("scale of v", once, passes, at.v_scale, c->batch * c->kv_heads * 4);
+    same("mean", once, passes, at.mean, c->batch * c->kv_heads * d * 4);
+    close_norms("norm of q", once, passes, at.q_norm, c->batch * c->heads);
+    close_norms("norm of k", once, passes, at.k_norm, c->batch * c->kv_heads);
+    free(once);
+    free(passes);
+    mxt_attention_free(&a);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        run(&cases[i]);
+    }
+    return mxt_finish();
+}
