@@ -9,142 +9,20 @@
  */
 #include "cuda/backward.h"
 
+#include "cuda/backward_layout.h"
 #include "cuda/common/clear_params.h"
 #include "cuda/common/prepare_params.h"
 #include "cuda/copies.h"
 #include "cuda/forward.h"
+#include "cuda/producers.h"
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/backward_prepare_params.h"
 #include "mx/element.h"
 #include "status.h"
 
-#include <stdio.h>
 #include <string.h>
 
-enum { ALIGNMENT = 1024, COPY_THREADS = 2 };
-
-/* Offsets into the workspace; the forward's copies come first. */
-typedef struct layout {
-    mxa_copies copies;
-    int64_t query_groups, key_groups, delta, lse2, partial, partial_sink;
-    int64_t dout_rows, v_rows;
-    int64_t factors, dv_factor, dq_log2, mean, mean_used;
-    int64_t q_t, dout_t, k_t, q_records, k_records;
-    int64_t column_sums, dq, order;
-    int64_t tiles, tile_count, ranks, taken;
-    int64_t bytes;
-    int64_t q_tiles, k_tiles; /* of a head */
-} layout;
-
-static int64_t take(int64_t *at, int64_t bytes)
-{
-    const int64_t place = *at;
-    *at += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return place;
-}
-
-/* The form whose copies backward reads: exponents by groups of 32 tokens. */
-static const mxa_forward_form *form_of(const mxattn_attention_problem *p)
-{
-    return mxa_forward_form_find(p->head_dim, p->head_dim_v, MXA_FORM_F32);
-}
-
-static layout lay_out(const mxattn_attention_problem *p)
-{
-    layout l;
-    l.copies = mxa_copies_lay_out(p, form_of(p));
-    int64_t at = l.copies.bytes;
-    const int64_t d = p->head_dim, heads = p->heads, kv_heads = p->kv_heads;
-    const int64_t k_rows = l.copies.k_rows, pairs = p->batch * heads;
-    l.q_tiles = (l.copies.q_rows / MXA_BACKWARD_GROUP + p->batch + 1) / 2 + 1;
-    l.k_tiles = k_rows / MXA_BACKWARD_TILE_K;
-    const int64_t rows = heads * l.q_tiles * MXA_BACKWARD_TILE_Q;
-    l.query_groups = take(&at, heads * l.q_tiles * 2 * (int64_t)sizeof(mxa_backward_query_group));
-    l.key_groups =
-        take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP * (int64_t)sizeof(mxa_backward_key_group));
-    l.delta = take(&at, rows * 4);
-    l.lse2 = take(&at, rows * 4);
-    l.partial = take(&at, heads * l.q_tiles * d * 4);
-    l.partial_sink = take(&at, p->has_sink ? heads * l.q_tiles * 2 * 4 : 0);
-    l.dout_rows = take(&at, rows * d);
-    l.v_rows = take(&at, kv_heads * k_rows * d);
-    l.factors = take(&at, p->batch * kv_heads * (int64_t)sizeof(mxa_backward_factors));
-    l.dv_factor = take(&at, p->batch * kv_heads * 4);
-    l.dq_log2 = take(&at, pairs * 4);
-    l.mean = take(&at, pairs * d * 4);
-    l.mean_used = take(&at, pairs * 4);
-    l.q_t = take(&at, rows * d);
-    l.dout_t = take(&at, rows * d);
-    l.k_t = take(&at, kv_heads * k_rows * d);
-    l.q_records = take(&at, heads * l.q_tiles * MXA_BACKWARD_RECORD);
-    l.k_records = take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP *
-                                (int64_t)sizeof(mxa_backward_key_record));
-    l.column_sums = take(&at, heads * k_rows * 4);
-    l.dq = take(&at, rows * d * (p->dq_reduce == MXATTN_DQ_REDUCE_FP32 ? 4 : 2));
-    l.order = take(&at, p->deterministic ? heads * l.q_tiles * 4 : 0);
-    l.tiles = take(&at, kv_heads * l.k_tiles * (int64_t)sizeof(mxa_gpu_tile));
-    l.tile_count = take(&at, 4);
-    l.ranks = take(&at, p->batch * 8);
-    l.taken = take(&at, 4);
-    l.bytes = at;
-    return l;
-}
-
-static mxa_kernel main_kernel(const mxattn_attention_problem *p)
-{
-    if (p->head_dim == 64) {
-        return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D64_SOFTCAP : MXA_KERNEL_BACKWARD_D64;
-    }
-    return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D128_SOFTCAP : MXA_KERNEL_BACKWARD_D128;
-}
-
-/* Gradients that this backend does not write, or dO that it does not read. */
-static mxattn_status refuse_tags(const mxattn_attention_problem *p)
-{
-    const mxattn_tags *gradients[] = {&p->dq, &p->dk, &p->dv};
-    static const char *const names[] = {"dq", "dk", "dv"};
-    for (int i = 0; i < 3; i++) {
-        if (!mxa_dtype_is_wide(gradients[i]->dtype)) {
-            return mxa_fail(MXATTN_UNSUPPORTED,
-                            "problem.%s.dtype is %s; backend cuda writes F32, F16 or BF16",
-                            names[i], mxa_dtype_name(gradients[i]->dtype));
-        }
-    }
-    if (p->dout.block == MXATTN_BLOCK_COLUMN && mxa_dtype_is_wide(p->dout.dtype)) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.dout.block is column for a wide operand; backend cuda quantizes "
-                        "row and square blocks in the call");
-    }
-    if (p->q_seq.dtype || p->k_seq.dtype || p->v_seq.dtype) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.q_seq, k_seq or v_seq is given; backward on cuda reads one "
-                        "payload of each operand");
-    }
-    return MXATTN_OK;
-}
-
-mxattn_status mxa_cuda_backward_plan(mxattn_plan *plan)
-{
-    mxattn_attention_problem *p = &plan->problem;
-    if ((p->head_dim != 64 && p->head_dim != 128) || p->head_dim_v != p->head_dim) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.head_dim is %lld and head_dim_v %lld; backend cuda has backward "
-                        "kernels for 64 and 128, both equal",
-                        (long long)p->head_dim, (long long)p->head_dim_v);
-    }
-    if (p->intermediates == MXATTN_INTERMEDIATES_BF16) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.intermediates is BF16; backward on cuda holds P and dS in E4M3");
-    }
-    const mxattn_status status = refuse_tags(p);
-    if (!status) {
-        p->dq_reduce = p->dq_reduce == MXATTN_DQ_REDUCE_AUTO ? MXATTN_DQ_REDUCE_FP16 : p->dq_reduce;
-        plan->info.workspace_backward_bytes = lay_out(p).bytes;
-        snprintf(plan->kernel_backward, sizeof plan->kernel_backward, "%s",
-                 mxa_kernel_entry(main_kernel(p)));
-    }
-    return status;
-}
+enum { COPY_THREADS = 2 };
 
 /* Everything one run needs to know. */
 typedef struct run {
@@ -152,8 +30,9 @@ typedef struct run {
     const mxattn_plan *plan;
     const mxa_attention_call *call;
     const mxa_cuda_device *device;
-    layout l;
-    mxa_global base; /* of the workspace */
+    mxa_backward_layout l;
+    mxa_global base;          /* of the workspace */
+    mxattn_tensor dq, dk, dv; /* what kernels write: the caller's, or FP32 that becomes them */
     mxa_backward_prepare_params params;
     unsigned q_tiles, k_tiles; /* that this batch can have */
 } run;
@@ -232,7 +111,7 @@ static void begin_copies(run *r)
     f->plan = r->plan;
     f->call = call;
     f->device = r->device;
-    f->form = form_of(p);
+    f->form = mxa_backward_form(p);
     f->v = &call->v;
     f->v_has_mean = !by_token && mxa_copies_v_has_mean(p, &call->v);
     f->at = r->l.copies;
@@ -263,7 +142,7 @@ static void begin_copies(run *r)
 /* Where everything lies, for the kernels around the main one. */
 static void fill_places(run *r)
 {
-    const layout *l = &r->l;
+    const mxa_backward_layout *l = &r->l;
     const mxa_forward_run *f = &r->forward;
     mxa_backward_prepare_params *params = &r->params;
     params->q = f->base + (uint64_t)f->at.q;
@@ -334,13 +213,15 @@ static void fill_params(run *r)
         }
     }
     params->order = p->deterministic ? r->base + (uint64_t)r->l.order : 0;
-    params->dq_out = mxa_address(call->dq.data);
-    params->dq_batch = call->dq.stride[0];
-    params->dq_token = call->dq.stride[1];
-    params->dq_head = call->dq.stride[2];
-    params->dq_type = (int32_t)p->dq.dtype;
+    params->dq_out = mxa_address(r->dq.data);
+    params->dq_batch = r->dq.stride[0];
+    params->dq_token = r->dq.stride[1];
+    params->dq_head = r->dq.stride[2];
+    params->dq_type = (int32_t)r->dq.tags.dtype;
     params->heads = (int32_t)p->heads;
     params->group = (int32_t)(p->heads / p->kv_heads);
+    params->head_dim = (int32_t)p->head_dim;
+    params->head_dim_v = (int32_t)p->head_dim_v;
     params->dq_f32 = p->dq_reduce == MXATTN_DQ_REDUCE_FP32;
     params->dq_log2_given = p->dq_scale_log2;
     params->scale = (float)p->softmax_scale;
@@ -348,16 +229,29 @@ static void fill_params(run *r)
     params->softcap = (float)p->softcap;
 }
 
+/* Where kernels write a gradient. */
+static mxattn_tensor written(const run *r, const mxattn_tensor *gradient, int64_t wide)
+{
+    mxattn_tensor t = *gradient;
+    if (!mxa_dtype_is_wide(t.tags.dtype)) {
+        mxattn_tensor_view(&t, MXATTN_F32, (char *)r->call->workspace + wide, 4, gradient->shape);
+    }
+    return t;
+}
+
 static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_call *call)
 {
     memset(r, 0, sizeof *r);
     r->plan = plan;
     r->call = call;
-    r->l = lay_out(&plan->problem);
+    r->l = mxa_backward_lay_out(&plan->problem);
     r->base = mxa_address(call->workspace);
     mxattn_status status = mxa_cuda_device_take(plan->problem.device, &r->device);
     if (!status) {
         begin_copies(r);
+        r->dq = written(r, &call->dq, r->l.wide[0]);
+        r->dk = written(r, &call->dk, r->l.wide[1]);
+        r->dv = written(r, &call->dv, r->l.wide[2]);
         const mxa_gpu_batch *batch = &r->forward.batch;
         r->q_tiles = batch->sequences ? (unsigned)r->l.q_tiles
                                       : (unsigned)(batch->batch * ((batch->seqlen_q + 63) / 64));
@@ -371,8 +265,8 @@ static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_
 static mxattn_status launch(const run *r, mxa_kernel d64, mxa_kernel d128, unsigned grid_x,
                             unsigned grid_y, unsigned threads)
 {
-    return mxa_cuda_launch(r->device, r->plan->problem.head_dim == 64 ? d64 : d128, grid_x, grid_y,
-                           threads, r->call->stream, &r->params);
+    return mxa_cuda_launch(r->device, mxa_backward_width(&r->plan->problem) == 64 ? d64 : d128,
+                           grid_x, grid_y, threads, r->call->stream, &r->params);
 }
 
 /* What the main kernel reads. */
@@ -381,7 +275,7 @@ static mxattn_status prepare(const run *r)
     const mxattn_attention_problem *p = &r->plan->problem;
     const unsigned x = r->q_tiles > r->k_tiles ? r->q_tiles : r->k_tiles;
     const unsigned heads = (unsigned)(p->heads + p->kv_heads);
-    const unsigned threads = COPY_THREADS * (unsigned)p->head_dim;
+    const unsigned threads = COPY_THREADS * (unsigned)mxa_backward_width(p);
     const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
     mxattn_status status = bf16 ? launch(r, MXA_KERNEL_BACKWARD_ROWS_BF16_D64,
                                          MXA_KERNEL_BACKWARD_ROWS_BF16_D128, x, heads, threads)
@@ -418,14 +312,15 @@ static mxattn_status schedule(const run *r)
                            &params);
 }
 
-static mxattn_status map(const run *r, mxa_global at, int64_t rows, int64_t heads, uint32_t box,
-                         mxa_device_map *out)
+/* Rows of `dims` bytes, `stride` apart, in boxes of the kernel's width. */
+static mxattn_status map(const run *r, mxa_global at, int64_t dims, int64_t stride, int64_t rows,
+                         int64_t heads, uint32_t box, mxa_device_map *out)
 {
-    const uint64_t d = (uint64_t)r->plan->problem.head_dim;
+    const uint32_t width = (uint32_t)mxa_backward_width(&r->plan->problem);
     mxa_tensor_map made;
-    const mxattn_status status =
-        mxa_cuda_map_3d(r->device, &made, at, (uint64_t[]){d, (uint64_t)rows, (uint64_t)heads},
-                        (uint64_t[]){d, d * (uint64_t)rows}, (uint32_t[]){(uint32_t)d, box, 1});
+    const mxattn_status status = mxa_cuda_map_3d(
+        r->device, &made, at, (uint64_t[]){(uint64_t)dims, (uint64_t)rows, (uint64_t)heads},
+        (uint64_t[]){(uint64_t)stride, (uint64_t)(stride * rows)}, (uint32_t[]){width, box, 1});
     memcpy(out, &made, sizeof made);
     return status;
 }
@@ -439,18 +334,20 @@ static mxattn_status maps(const run *r, mxa_backward_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_backward_prepare_params *from = &r->params;
+    const int64_t d = p->head_dim, stride = (d + 15) / 16 * 16, width = mxa_backward_width(p);
     mxattn_status status =
-        map(r, from->q, from->q_rows, p->heads, MXA_BACKWARD_TILE_Q, &params->q_map);
+        map(r, from->q, d, stride, from->q_rows, p->heads, MXA_BACKWARD_TILE_Q, &params->q_map);
     if (!status) {
-        status = map(r, from->dout_rows, r->l.q_tiles * MXA_BACKWARD_TILE_Q, p->heads,
+        status = map(r, from->dout_rows, width, width, r->l.q_tiles * MXA_BACKWARD_TILE_Q, p->heads,
                      MXA_BACKWARD_TILE_Q, &params->dout_map);
     }
     if (!status) {
-        status = map(r, from->k, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K, &params->k_map);
+        status = map(r, from->k, d, stride, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K,
+                     &params->k_map);
     }
     if (!status) {
-        status =
-            map(r, from->v_rows, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K, &params->v_map);
+        status = map(r, from->v_rows, width, width, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K,
+                     &params->v_map);
     }
     return status;
 }
@@ -485,29 +382,32 @@ static mxattn_status attend(const run *r)
     params.order = from->order;
     params.taken = from->taken;
     params.together = p->window[1] >= 0 || p->deterministic ? MXA_KEYS_TOGETHER : 1;
-    params.dk = mxa_address(call->dk.data);
-    params.dk_batch = call->dk.stride[0];
-    params.dk_token = call->dk.stride[1];
-    params.dk_head = call->dk.stride[2];
-    params.dk_type = (int32_t)p->dk.dtype;
-    params.dv = mxa_address(call->dv.data);
-    params.dv_batch = call->dv.stride[0];
-    params.dv_token = call->dv.stride[1];
-    params.dv_head = call->dv.stride[2];
-    params.dv_type = (int32_t)p->dv.dtype;
+    params.dk = mxa_address(r->dk.data);
+    params.dk_batch = r->dk.stride[0];
+    params.dk_token = r->dk.stride[1];
+    params.dk_head = r->dk.stride[2];
+    params.dk_type = (int32_t)r->dk.tags.dtype;
+    params.dv = mxa_address(r->dv.data);
+    params.dv_batch = r->dv.stride[0];
+    params.dv_token = r->dv.stride[1];
+    params.dv_head = r->dv.stride[2];
+    params.dv_type = (int32_t)r->dv.tags.dtype;
     params.q_tiles = from->q_tiles;
     params.q_rows = from->q_rows;
     params.k_rows = from->k_rows;
     params.heads = from->heads;
     params.group = from->group;
+    params.head_dim = from->head_dim;
+    params.head_dim_v = from->head_dim_v;
     params.window_left = window_of(p->window[0]);
     params.window_right = window_of(p->window[1]);
     params.top_left = p->alignment == MXATTN_TOP_LEFT;
     params.dq_f32 = from->dq_f32;
     params.softcap_log2e = (float)(p->softcap * 1.4426950408889634);
     return status ? status
-                  : mxa_cuda_launch(r->device, main_kernel(p), (unsigned)r->device->multiprocessors,
-                                    1, 384, call->stream, &params);
+                  : mxa_cuda_launch(r->device, mxa_backward_main_kernel(p),
+                                    (unsigned)r->device->multiprocessors, 1, 384, call->stream,
+                                    &params);
 }
 
 /* dQ, dsink. */
@@ -548,9 +448,44 @@ static mxattn_status clear_rows(const run *r, const mxattn_tensor *t, int64_t to
                            call->stream, &params);
 }
 
-static mxattn_status queue(const run *r)
+/* Rows of the gradients that belong to no sequence; those of MXFP8 the quantizer writes. */
+static mxattn_status clear(const run *r)
 {
     const mxa_attention_call *call = r->call;
+    const mxattn_tensor *tensors[] = {&call->dq, &call->dk, &call->dv};
+    mxattn_status status = MXATTN_OK;
+    for (int i = 0; i < 3 && !status; i++) {
+        if (mxa_dtype_is_wide(tensors[i]->tags.dtype)) {
+            status = clear_rows(r, tensors[i], i ? call->total_k : call->total_q, i != 0);
+        }
+    }
+    return status;
+}
+
+/* Gradients as MXFP8, from what kernels wrote. */
+static mxattn_status quantize(const run *r)
+{
+    const mxattn_tensor *wide[] = {&r->dq, &r->dk, &r->dv};
+    const mxattn_tensor *out[] = {&r->call->dq, &r->call->dk, &r->call->dv};
+    mxattn_status status = MXATTN_OK;
+    for (int i = 0; i < 3 && !status; i++) {
+        if (mxa_dtype_is_wide(out[i]->tags.dtype)) {
+            continue;
+        }
+        mxa_quantize_call call;
+        memset(&call, 0, sizeof call);
+        call.wide = *wide[i];
+        call.quantized = *out[i];
+        call.batch = i == 0 ? r->call->batch_q : r->call->batch_k;
+        call.device = r->plan->problem.device;
+        call.stream = r->call->stream;
+        status = mxa_cuda_quantize(r->plan->context, &call);
+    }
+    return status;
+}
+
+static mxattn_status queue(const run *r)
+{
     const int makes_copies = r->forward.base == r->base;
     mxattn_status status = mxa_copies_clear_status(&r->forward, makes_copies);
     if (!status && makes_copies) {
@@ -563,18 +498,15 @@ static mxattn_status queue(const run *r)
         status = prepare(r);
     }
     if (!status && r->forward.batch.sequences) {
-        status = clear_rows(r, &call->dq, call->total_q, 0);
-    }
-    if (!status && r->forward.batch.sequences) {
-        status = clear_rows(r, &call->dk, call->total_k, 1);
-    }
-    if (!status && r->forward.batch.sequences) {
-        status = clear_rows(r, &call->dv, call->total_k, 1);
+        status = clear(r);
     }
     if (!status) {
         status = attend(r);
     }
-    return status ? status : finish(r);
+    if (!status) {
+        status = finish(r);
+    }
+    return status ? status : quantize(r);
 }
 
 mxattn_status mxa_cuda_backward(const mxattn_plan *plan, const mxa_attention_call *call)

@@ -39,6 +39,9 @@ static const mxt_backward_case cases[] = {
     {"mean 1", 1, 4096, 512, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .operands = MXATTN_BF16, .dout = MXATTN_BF16},
     {"long rows", 1, 128, 65536, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32},
     {"long columns", 1, 65536, 128, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32},
+    {"B50 d32", 2, 300, 300, 4, 2, 32, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .o = MXATTN_BF16, .gradients = MXATTN_BF16},
+    {"B50 d96", 1, 500, 500, 2, 1, 96, 0, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 1, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .prepared = 1},
+    {"gradients as MXFP8", 2, 300, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_E4M3, .gradients = MXATTN_E4M3},
     {"causal_strict", 1, 200, 200, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .strict = 1},
 };
 /* clang-format on */
@@ -89,34 +92,47 @@ static void attack(void)
     mxt_attention_free(&a);
 }
 
-/* The same bits in every run. */
+/* B115: the same bits in every run. */
 static void deterministic(int jagged_batch)
 {
     static const int32_t cu[] = {0, 700, 700, 1000, 1600};
     mxt_attention a;
     mxt_backward_case c = {.causal = 1, .left = -1, .right = -1, .deterministic = 1};
-    mxt_case("deterministic, %s", jagged_batch ? "jagged" : "dense");
+    mxt_case("B115 deterministic, %s", jagged_batch ? "jagged" : "dense");
     if (jagged_batch) {
         mxt_attention_jagged(&a, 4, cu, 1600, cu, 1600, 8, 2, 128);
     } else {
-        mxt_attention_dense(&a, 2, 2048, 2048, 8, 2, 128);
+        mxt_attention_dense(&a, 2, 4096, 4096, 8, 8, 128);
     }
     mxt_backward_options(&a, &c);
     mxt_attention_alloc(&a);
     mxt_attention_fill(&a, MXT_GAUSSIAN, 5);
     const mxt_device_training given = mxt_backward_given(&c, MXATTN_BACKEND_CUDA);
-    const size_t bytes = (size_t)mxt_size_q(&a) * sizeof(float);
-    float *first = malloc(bytes);
-    int equal = 0;
+    struct {
+        const char *name;
+        const float *now;
+        size_t bytes;
+        float *first;
+        int equal;
+    } gradients[] = {{"dq", a.dq, (size_t)mxt_size_q(&a) * sizeof(float), NULL, 0},
+                     {"dk", a.dk, (size_t)mxt_size_k(&a) * sizeof(float), NULL, 0},
+                     {"dv", a.dv, (size_t)mxt_size_v(&a) * sizeof(float), NULL, 0}};
     for (int run = 0; run < RUNS && CHECK_STATUS(MXATTN_OK, mxt_device_backward(&a, &given));
          run++) {
-        if (run == 0) {
-            memcpy(first, a.dq, bytes);
+        for (int g = 0; g < 3; g++) {
+            if (run == 0) {
+                gradients[g].first = malloc(gradients[g].bytes);
+                memcpy(gradients[g].first, gradients[g].now, gradients[g].bytes);
+            }
+            gradients[g].equal +=
+                memcmp(gradients[g].first, gradients[g].now, gradients[g].bytes) == 0;
         }
-        equal += memcmp(first, a.dq, bytes) == 0;
     }
-    CHECK(equal == RUNS, "dq: %d of %d runs had the bits of the first", equal, RUNS);
-    free(first);
+    for (int g = 0; g < 3; g++) {
+        CHECK(gradients[g].equal == RUNS, "%s: %d of %d runs had the bits of the first",
+              gradients[g].name, gradients[g].equal, RUNS);
+        free(gradients[g].first);
+    }
     mxt_attention_free(&a);
 }
 

@@ -35,6 +35,9 @@ static const mxt_backward_case cases[] = {
     {"outliers", 1, 256, 256, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0, .operands = MXATTN_F32},
     {"long tail", 1, 256, 256, 1, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_LONG_TAIL, 0, .operands = MXATTN_F32},
     {"mean 1", 1, 320, 256, 2, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .operands = MXATTN_F32},
+    {"d40", 1, 100, 200, 2, 1, 40, 1, 0, -1, -1, 0, 1, 0, MXT_GAUSSIAN, 1, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .o = MXATTN_BF16, .gradients = MXATTN_BF16},
+    {"d80", 1, 100, 200, 1, 1, 80, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .prepared = 1},
+    {"gradients as MXFP8", 2, 70, 70, 2, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .gradients = MXATTN_E4M3},
     {"causal_strict", 1, 200, 200, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .strict = 1},
 };
 /* clang-format on */
@@ -99,6 +102,47 @@ static void jagged(void)
     }
 }
 
+/* Gradients as MXFP8 are the values of those in FP32, quantized; of a jagged batch with unused
+ * tokens. Sums of dQ in order: one run has the other's. */
+static void quantized_gradients(void)
+{
+    static const int32_t cu[] = {0, 40, 40, 110}, used[] = {33, 0, 70};
+    mxt_attention a, wide;
+    mxt_backward_case c = {.left = -1, .right = -1, .deterministic = 1};
+    mxt_case("gradients as MXFP8, jagged");
+    for (int quantized = 0; quantized < 2; quantized++) {
+        mxt_attention *now = quantized ? &a : &wide;
+        mxt_attention_jagged(now, 3, cu, 128, cu, 128, 2, 2, 64);
+        mxt_backward_options(now, &c);
+        now->used_q = now->used_k = used;
+        mxt_attention_alloc(now);
+        mxt_attention_fill(now, MXT_GAUSSIAN, 3);
+        c.gradients = quantized ? MXATTN_E4M3 : MXATTN_F32;
+        const mxt_device_training given = mxt_backward_given(&c, MXATTN_BACKEND_EMU_SM90);
+        mxa_emu_session_clear();
+        mxa_emu_session_now()->options.seed = 1;
+        CHECK_STATUS(MXATTN_OK, mxt_device_backward(now, &given));
+        check_reports(1);
+    }
+    struct {
+        mxattn_tensor *tensor;
+        const float *values, *got;
+        int64_t count;
+    } const gradients[] = {{&wide.tensor_dq, wide.dq, a.dq, mxt_size_q(&a)},
+                           {&wide.tensor_dk, wide.dk, a.dk, mxt_size_k(&a)},
+                           {&wide.tensor_dv, wide.dv, a.dv, mxt_size_v(&a)}};
+    for (int g = 0; g < 3; g++) {
+        float *want = malloc((size_t)gradients[g].count * sizeof *want);
+        gradients[g].tensor->tags.block = MXATTN_BLOCK_SQUARE;
+        mxt_requantize(&wide, gradients[g].tensor, want);
+        CHECK(memcmp(want, gradients[g].got, (size_t)gradients[g].count * sizeof *want) == 0,
+              "gradient %d: other values than those in FP32, quantized", g);
+        free(want);
+    }
+    mxt_attention_free(&a);
+    mxt_attention_free(&wide);
+}
+
 /* MXFP8 operands, copies made beforehand; so many heads that the list of the forward's tiles (of
  * 192 queries, or of 128) decides where things lie. */
 static void jagged_prepared(void)
@@ -149,6 +193,7 @@ int main(int argc, char **argv)
     if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
         jagged();
         jagged_prepared();
+        quantized_gradients();
     }
     return mxt_finish();
 }

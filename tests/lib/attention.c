@@ -414,7 +414,7 @@ mxattn_status mxt_attention_backward(mxt_attention *a)
 /* By the CPU where the backend is a device's: bytes are the same on all. */
 static mxattn_quantize_args quantize_args(const mxt_attention *a, const mxattn_tensor *wide)
 {
-    const int of_q = wide == &a->tensor_q || wide == &a->tensor_dout;
+    const int of_q = wide == &a->tensor_q || wide == &a->tensor_dout || wide == &a->tensor_dq;
     mxattn_quantize_args args;
     mxattn_quantize_args_init(&args);
     args.backend = mxt_on_device(a->problem.backend) ? MXATTN_BACKEND_CPU : a->problem.backend;
@@ -456,6 +456,17 @@ void mxt_quantized_free(mxattn_tensor *quantized)
     mxt_guard_free(quantized->scales[MXATTN_HDIM].data);
     mxt_guard_free(quantized->scales[MXATTN_SEQ].data);
     memset(quantized, 0, sizeof *quantized);
+}
+
+void mxt_dequantized(const mxt_attention *a, const mxattn_tensor *quantized,
+                     const mxattn_tensor *like, float *values)
+{
+    mxattn_quantize_args args = quantize_args(a, like);
+    mxattn_tensor back;
+    mxattn_tensor_view(&back, MXATTN_F32, values, like->ndim, like->shape);
+    args.wide = &back;
+    args.quantized = quantized;
+    CHECK_STATUS(MXATTN_OK, mxattn_dequantize(a->context, &args));
 }
 
 void mxt_requantize(const mxt_attention *a, const mxattn_tensor *wide, float *values)

@@ -114,6 +114,10 @@ void mxt_quantized_free(mxattn_tensor *quantized);
 /* What a dense operand stands for once it is quantized by its tags. */
 void mxt_requantize(const mxt_attention *a, const mxattn_tensor *wide, float *values);
 
+/* FP32 values of a quantized tensor of the shape and the sequences of `like`, one of a's. */
+void mxt_dequantized(const mxt_attention *a, const mxattn_tensor *quantized,
+                     const mxattn_tensor *like, float *values);
+
 /* The same problem, inputs and options in float64 without quantization, with outputs of its own. */
 mxattn_status mxt_attention_exact(const mxt_attention *a, mxt_attention *exact, int backward);
 

@@ -190,6 +190,31 @@ static mxattn_tensor place_output(pool *p, const mxattn_tensor *like, mxattn_dty
     return tensor;
 }
 
+static int64_t gradient_scale_bytes(const mxt_attention *a, const mxattn_tensor *tensor,
+                                    const mxattn_tensor *like)
+{
+    const int64_t *last = like->shape + like->ndim - 2;
+    int64_t bytes = 0;
+    CHECK_STATUS(MXATTN_OK,
+                 mxattn_scales_bytes(&tensor->tags, MXATTN_HDIM, MXATTN_LINEAR, a->batch,
+                                     like->shape[1], like == &a->tensor_dq ? a->cu_q : a->cu_k,
+                                     last[0], last[1], &bytes));
+    return bytes;
+}
+
+/* A gradient: of a wide type, or MXFP8 in square blocks. `like`: one of a's. */
+static mxattn_tensor place_gradient(pool *p, const mxt_attention *a, const mxattn_tensor *like,
+                                    mxattn_dtype dtype, int64_t count)
+{
+    mxattn_tensor tensor = place_output(p, like, dtype, count);
+    if (dtype == MXATTN_E4M3) {
+        tensor.tags.block = MXATTN_BLOCK_SQUARE;
+        tensor.scales[MXATTN_HDIM].data =
+            place(p, NULL, (size_t)gradient_scale_bytes(a, &tensor, like));
+    }
+    return tensor;
+}
+
 static void fetch_as_f32(pool *p, float *to, const mxattn_tensor *from, int64_t count)
 {
     const size_t bytes = (size_t)(count * mxa_dtype_bytes(from->tags.dtype));
@@ -198,6 +223,25 @@ static void fetch_as_f32(pool *p, float *to, const mxattn_tensor *from, int64_t 
     fetch(p, values, from->data, bytes);
     mxt_to_f32(to, values, from->tags.dtype, count);
     free(values);
+}
+
+/* The same of a gradient, which may be MXFP8. */
+static void fetch_gradient(pool *p, const mxt_attention *a, float *to, const mxattn_tensor *from,
+                           const mxattn_tensor *like, int64_t count)
+{
+    if (from->tags.dtype != MXATTN_E4M3) {
+        fetch_as_f32(p, to, from, count);
+        return;
+    }
+    const size_t bytes = (size_t)gradient_scale_bytes(a, from, like);
+    mxattn_tensor host = *from;
+    host.data = malloc((size_t)count + 1);
+    host.scales[MXATTN_HDIM].data = malloc(bytes + 1);
+    fetch(p, host.data, from->data, (size_t)count);
+    fetch(p, host.scales[MXATTN_HDIM].data, from->scales[MXATTN_HDIM].data, bytes);
+    mxt_dequantized(a, &host, like, to);
+    free(host.data);
+    free(host.scales[MXATTN_HDIM].data);
 }
 
 typedef struct backward_tensors {
@@ -214,9 +258,9 @@ static void place_backward(pool *p, mxt_attention *a, const mxt_device_training 
     t->dout = place_operand(p, a, &a->tensor_dout, options->dout);
     t->o = place_output(p, &a->tensor_o, options->forward.o, mxt_size_o(a));
     t->lse = place_output(p, &a->tensor_lse, MXATTN_F32, mxt_size_lse(a));
-    t->dq = place_output(p, &a->tensor_dq, options->gradients, mxt_size_q(a));
-    t->dk = place_output(p, &a->tensor_dk, options->gradients, mxt_size_k(a));
-    t->dv = place_output(p, &a->tensor_dv, options->gradients, mxt_size_v(a));
+    t->dq = place_gradient(p, a, &a->tensor_dq, options->gradients, mxt_size_q(a));
+    t->dk = place_gradient(p, a, &a->tensor_dk, options->gradients, mxt_size_k(a));
+    t->dv = place_gradient(p, a, &a->tensor_dv, options->gradients, mxt_size_v(a));
     if (a->dlse) {
         t->dlse = a->tensor_dlse;
         t->dlse.data = place(p, a->dlse, (size_t)mxt_size_lse(a) * 4);
@@ -286,7 +330,9 @@ mxattn_status mxt_device_backward(mxt_attention *a, const mxt_device_training *o
     problem.q.dtype = problem.k.dtype = problem.v.dtype = options->forward.operands;
     problem.o.dtype = options->forward.o;
     problem.dout.dtype = options->dout;
-    problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = options->gradients;
+    problem.dq = problem.dk = problem.dv = (mxattn_tags){
+        .dtype = options->gradients,
+        .block = options->gradients == MXATTN_E4M3 ? MXATTN_BLOCK_SQUARE : MXATTN_BLOCK_NONE};
     mxattn_status status = mxattn_plan_create(NULL, &problem, &plan);
     if (status) {
         return status;
@@ -299,9 +345,9 @@ mxattn_status mxt_device_backward(mxt_attention *a, const mxt_device_training *o
     run_backward(&p, plan, options, &t, &args);
     fetch_as_f32(&p, a->o, &t.o, mxt_size_o(a));
     fetch(&p, a->lse, t.lse.data, (size_t)mxt_size_lse(a) * 4);
-    fetch_as_f32(&p, a->dq, &t.dq, mxt_size_q(a));
-    fetch_as_f32(&p, a->dk, &t.dk, mxt_size_k(a));
-    fetch_as_f32(&p, a->dv, &t.dv, mxt_size_v(a));
+    fetch_gradient(&p, a, a->dq, &t.dq, &a->tensor_dq, mxt_size_q(a));
+    fetch_gradient(&p, a, a->dk, &t.dk, &a->tensor_dk, mxt_size_k(a));
+    fetch_gradient(&p, a, a->dv, &t.dv, &a->tensor_dv, mxt_size_v(a));
     if (t.dsink) {
         fetch(&p, a->dsink, t.dsink, (size_t)problem.heads * 4);
     }

@@ -23,7 +23,7 @@ typedef struct mxt_device_options {
 typedef struct mxt_device_training {
     mxt_device_options forward;
     mxattn_dtype dout;      /* as operands */
-    mxattn_dtype gradients; /* F32, BF16 or F16 */
+    mxattn_dtype gradients; /* F32, BF16, F16, or E4M3 in square blocks */
     int without_saved;      /* backward from O and LSE */
 } mxt_device_training;
 

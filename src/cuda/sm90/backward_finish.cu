@@ -85,20 +85,21 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
         !backward_find_queries(&params->batch, dev_block_x(), &place, &q_row)) {
         return;
     }
-    const uint64_t pair = (uint64_t)(place.sequence * params->heads + head);
-    const int log2 = dev_load_global_i32(params->dq_log2 + 4 * pair);
-    /* In two steps: 2^-log2 alone may be beyond FP32. */
-    const float half = backward_power(-(log2 / 2)), rest = backward_power(-(log2 - log2 / 2));
-    const float factor = mul_rn(mul_rn(params->scale, half), rest);
     if (params->dq_f32) {
         read_sums(params, shared, 1, head_dim, block);
     } else {
         read_sums(params, shared, 0, head_dim, block);
     }
+    const uint64_t pair = (uint64_t)(place.sequence * params->heads + head);
+    const int log2 = dev_load_global_i32(params->dq_log2 + 4 * pair);
+    /* In two steps: 2^-log2 alone may be beyond FP32. */
+    const float half = backward_power(-(log2 / 2)), rest = backward_power(-(log2 - log2 / 2));
+    const float factor = mul_rn(mul_rn(params->scale, half), rest);
     cta_sync();
     const int bytes = params->dq_type == MXA_GPU_F32 ? 4 : 2;
     const int d = dev_thread() % chunks * 8;
-    for (int row = dev_thread() / chunks; row < MXA_BACKWARD_TILE_Q; row += 128 / chunks) {
+    for (int row = dev_thread() / chunks; d < params->head_dim && row < MXA_BACKWARD_TILE_Q;
+         row += 128 / chunks) {
         const int position = place.position + row;
         float x[8];
         if (position >= place.used) {

@@ -36,7 +36,7 @@ MXA_DEVICE void BACKWARD(add_means)(const mxa_backward_params *params, const BAC
 /* finish: 16 keys of dK or dV to memory. A warp stages BACKWARD_D bytes of each row at a time, the
  * 16-byte units permuted by the row, and stores 16 bytes a lane. */
 MXA_DEVICE void BACKWARD(finish)(mxa_shared stage, mxa_global to, int64_t token_bytes, int rows,
-                                 int type, const float *x)
+                                 int dims, int type, const float *x)
 {
     enum { UNITS = BACKWARD_D / 16 };
     const int bytes = type == MXA_GPU_F32 ? 4 : 2, c = BACKWARD_LANE & 3, g = BACKWARD_LANE >> 2;
@@ -68,7 +68,7 @@ MXA_DEVICE void BACKWARD(finish)(mxa_shared stage, mxa_global to, int64_t token_
         MXA_UNROLL
         for (int i = 0; i < UNITS / 2; i++) {
             const int at = row + 32 / UNITS * i, turn = at / (8 / UNITS) & (UNITS - 1);
-            if (at < rows) {
+            if (at < rows && pass * BACKWARD_D + 16 * unit < dims * bytes) {
                 dev_store_global_u32x4(
                     to + (uint64_t)(at * token_bytes + pass * BACKWARD_D + 16 * unit),
                     dev_load_shared_u32x4(stage +
@@ -79,14 +79,14 @@ MXA_DEVICE void BACKWARD(finish)(mxa_shared stage, mxa_global to, int64_t token_
 }
 
 MXA_DEVICE void BACKWARD(finish_as)(mxa_shared stage, mxa_global to, int64_t token, int rows,
-                                    int type, const float *x)
+                                    int dims, int type, const float *x)
 {
     if (type == MXA_GPU_BF16) {
-        BACKWARD(finish)(stage, to, 2 * token, rows, MXA_GPU_BF16, x);
+        BACKWARD(finish)(stage, to, 2 * token, rows, dims, MXA_GPU_BF16, x);
     } else if (type == MXA_GPU_F16) {
-        BACKWARD(finish)(stage, to, 2 * token, rows, MXA_GPU_F16, x);
+        BACKWARD(finish)(stage, to, 2 * token, rows, dims, MXA_GPU_F16, x);
     } else {
-        BACKWARD(finish)(stage, to, 4 * token, rows, MXA_GPU_F32, x);
+        BACKWARD(finish)(stage, to, 4 * token, rows, dims, MXA_GPU_F32, x);
     }
 }
 
@@ -114,12 +114,12 @@ MXA_DEVICE void BACKWARD(finish_keys)(const mxa_backward_params *params, mxa_sha
      params->dv +
          (uint64_t)((params->dv_type == MXA_GPU_F32 ? 4 : 2) *
                     (outer * params->dv_batch + token * params->dv_token + head * params->dv_head)),
-     params->dv_token, rows, params->dv_type, dv);
+     params->dv_token, rows, params->head_dim_v, params->dv_type, dv);
     BACKWARD(finish_as)
     (stage,
      params->dk +
          (uint64_t)((params->dk_type == MXA_GPU_F32 ? 4 : 2) *
                     (outer * params->dk_batch + token * params->dk_token + head * params->dk_head)),
-     params->dk_token, rows, params->dk_type, dk);
+     params->dk_token, rows, params->head_dim, params->dk_type, dk);
     warp_sync();
 }

@@ -62,8 +62,10 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);
 }
 
-/* load: the producer walks the tiles and their steps, and ends with a tile of -1 steps. WHY so
- * little in variables: it has 24 registers. */
+/* load: the producer walks the tiles and their steps, and ends with a tile of -1 steps. Queries
+ * come last ones first: with a diagonal that is where all tiles of keys begin, so that those of one
+ * head read and add to the same queries at the same time. WHY so little in variables: it has 24
+ * registers. */
 MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared shared)
 {
     int count = 0, step = 0;
@@ -72,6 +74,7 @@ MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared sha
         if (index >= backward_tile_count(params)) {
             break;
         }
+        const int begin = step;
         BACKWARD(load_keys)(params, shared, index, count);
         if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
             BACKWARD(load_turned)(params, shared, count);
@@ -79,11 +82,10 @@ MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared sha
         MXA_NO_UNROLL
         for (int head = 0; head < params->group; head++) {
             MXA_NO_UNROLL
-            for (int j = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE);
-                 j < (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE + 4); j++) {
+            for (int j = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE + 4) - 1;
+                 j >= (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE); j--) {
                 BACKWARD(load_step)(params, shared, TILE_AT(count), head, j, step++);
-                if (head == 0 &&
-                    j == (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE)) {
+                if (step == begin + 1) {
                     BACKWARD(load_turned)(params, shared, count);
                 }
             }

@@ -67,6 +67,7 @@ typedef struct mxa_backward_params {
     int32_t q_tiles;          /* of a head */
     int64_t q_rows, k_rows;
     int32_t heads, group; /* q heads; q heads per kv head */
+    int32_t head_dim, head_dim_v;
     int32_t window_left, window_right;
     int32_t top_left;
     int32_t tiles;    /* entries of a dense batch's work list */

@@ -79,6 +79,8 @@ typedef struct mxa_backward_prepare_params {
     int32_t q_tiles_most; /* that this batch can have */
     int32_t k_tiles;      /* k_rows / 128 */
     int32_t heads, group;
+    int32_t head_dim, head_dim_v; /* the caller's: multiples of 8, at most the instance's, whose
+                                   * private rows have zeros beyond */
     int32_t dq_f32;
     int32_t dq_log2_given;    /* INT32_MIN: from the bound */
     float scale, scale_log2e; /* softmax_scale; times log2(e) */

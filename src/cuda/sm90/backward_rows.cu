@@ -45,36 +45,31 @@ typedef struct held_rows {
     uint32_t w[32];
 } held_rows;
 
-/* Reads them; zeros beyond the sequence. `type`: a constant, or 0. */
+/* Reads them; zeros beyond the sequence and from `dims` on. `type`: a constant, or 0. */
 MXA_DEVICE void hold_rows(const mxa_gpu_operand *from, int type, const load_place *place,
-                          const int *position, int head, int d, int head_dim, held_rows *rows)
+                          const int *position, int head, int d, int dims, held_rows *rows)
 {
     if (type != MXA_GPU_BF16) {
         float x[32];
-        load_rows(from, type ? type : from->type, place, position, head, d, head_dim, x);
+        load_rows(from, type ? type : from->type, place, position, head, d, dims, x);
         MXA_UNROLL
         for (int i = 0; i < 32; i++) {
             rows->w[i] = bits_f32(x[i]);
         }
         return;
     }
-    const int last = place->used - 1;
-    mxa_u32x4 v[4];
+    const mxa_global at = from->data + 2 * load_index(from, place, position[0], head, d);
+    const uint64_t step = 16 * (uint64_t)from->stride_token; /* eight rows */
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
-        const int at = position[i] < last ? position[i] : last;
-        v[i].x = v[i].y = v[i].z = v[i].w = 0;
-        if (position[0] <= last) {
-            v[i] = dev_load_global_u32x4(from->data + 2 * load_index(from, place, at, head, d));
+        mxa_u32x4 v = {0, 0, 0, 0};
+        if (position[i] < place->used && d < dims) {
+            v = dev_load_global_u32x4(at + (uint64_t)i * step);
         }
-    }
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const int there = position[i] <= last;
-        rows->w[4 * i] = there ? v[i].x : 0;
-        rows->w[4 * i + 1] = there ? v[i].y : 0;
-        rows->w[4 * i + 2] = there ? v[i].z : 0;
-        rows->w[4 * i + 3] = there ? v[i].w : 0;
+        rows->w[4 * i] = v.x;
+        rows->w[4 * i + 1] = v.y;
+        rows->w[4 * i + 2] = v.z;
+        rows->w[4 * i + 3] = v.w;
     }
 }
 
@@ -258,7 +253,7 @@ MXA_DEVICE void multiply_row(const float *x, const float *o, const float *mean, 
     row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
     MXA_UNROLL
     for (int j = 0; j < 8; j++) {
-        const float c = there ? add_rn(o[j], -mean[j]) : 0.0f;
+        const float c = add_rn(o[j], -mean[j]);
         sums.dout_o = fma_rn(x[j], o[j], sums.dout_o);
         sums.dout_dout = fma_rn(x[j], x[j], sums.dout_dout);
         sums.o_o = fma_rn(c, c, sums.o_o);
@@ -266,7 +261,7 @@ MXA_DEVICE void multiply_row(const float *x, const float *o, const float *mean, 
     }
     v[0] = sums.dout_o;
     v[1] = sums.dout_dout;
-    v[2] = sums.o_o;
+    v[2] = there ? sums.o_o : 0.0f;
     v[3] = sums.dout_mean;
 }
 
@@ -325,17 +320,17 @@ MXA_DEVICE void write_row(mxa_global to, int finite, float inverse, const float 
 }
 
 /* V's mean of 8 dimensions, or zeros. */
-MXA_DEVICE void read_mean(const mxa_backward_prepare_params *params, int head_dim, int sequence,
-                          int head, int d, float *mean)
+MXA_DEVICE void read_mean(const mxa_backward_prepare_params *params, int sequence, int head, int d,
+                          float *mean)
 {
     MXA_UNROLL
     for (int j = 0; j < 8; j++) {
         mean[j] = 0.0f;
     }
-    if (params->v_mean) {
+    if (params->v_mean && d < params->head_dim_v) {
         const uint64_t pair =
             (uint64_t)(sequence * (params->heads / params->group) + head / params->group);
-        mxa_global at = params->v_mean + 4 * (pair * (uint64_t)head_dim + (uint64_t)d);
+        mxa_global at = params->v_mean + 4 * (pair * (uint64_t)params->head_dim_v + (uint64_t)d);
         mxa_u32x4 a = dev_load_global_u32x4(at), b = dev_load_global_u32x4(at + 16);
         uint32_t words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         MXA_UNROLL
@@ -354,7 +349,7 @@ MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared 
     const int half = dev_thread() / head_dim, finite = most < NOT_FINITE;
     const float inverse = finite ? inverse_power(fold_exponent(most, 1)) : 0.0f;
     float mean[8], sums[16], columns[8];
-    read_mean(params, head_dim, place->sequence, head, d, mean);
+    read_mean(params, place->sequence, head, d, mean);
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         float x[8], o[8];
@@ -392,8 +387,8 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     const int first = place.position + row;
     const int position[4] = {first, first + 8, first + 16, first + 24};
     held_rows dout, out;
-    hold_rows(&params->dout, type, &place, position, head, d, head_dim, &dout);
-    hold_rows(&params->o, type, &place, position, head, d, head_dim, &out);
+    hold_rows(&params->dout, type, &place, position, head, d, params->head_dim_v, &dout);
+    hold_rows(&params->o, type, &place, position, head, d, params->head_dim_v, &out);
     row_rounding rounding = {params->dout.type <= MXA_GPU_BF16 ? params->dout.block : -1,
                              params->dout.rounding, 0.0f, 0.0f};
     const uint32_t mine = warp_most(type, &dout, &rounding);
@@ -433,11 +428,15 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
 {
     const int chunks = head_dim / 8, warps = head_dim / 32, tile = dev_block_x();
     const mxa_global from =
-        params->v + (uint64_t)(head * (int64_t)head_dim * params->k_rows + 128 * (int64_t)tile);
+        params->v +
+        (uint64_t)(head * (int64_t)params->head_dim_v * params->k_rows + 128 * (int64_t)tile);
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         const int unit = dev_thread() + i * 2 * head_dim, d = unit / 8, part = unit % 8;
-        mxa_u32x4 v = dev_load_global_u32x4(from + (uint64_t)(d * params->k_rows + 16 * part));
+        mxa_u32x4 v = {0, 0, 0, 0};
+        if (d < params->head_dim_v) {
+            v = dev_load_global_u32x4(from + (uint64_t)(d * params->k_rows + 16 * part));
+        }
         dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part), v.x);
         dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part + 1), v.y);
         dev_store_shared_u32(backward_word(shared + AT_TILE, 32, d, 4 * part + 2), v.z);

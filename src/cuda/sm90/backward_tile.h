@@ -184,7 +184,7 @@ MXA_DEVICE void backward_step_write(const mxa_backward_params *params, mxa_share
     int query = j * MXA_BACKWARD_TILE_Q, first = (int)counts.y, low = 0;
     uint64_t pair = (uint64_t)((int)counts.w * params->heads + q_head);
     flags |= dev_load_global_u32(params->mean_used + 4 * pair) ? BACKWARD_MEAN : 0;
-    flags |= j == (int)dev_load_shared_u32(at + BACKWARD_TILE_RANGE + 4) - 1 ? BACKWARD_LAST : 0;
+    flags |= j == (int)dev_load_shared_u32(at + BACKWARD_TILE_RANGE) ? BACKWARD_LAST : 0;
     flags |= backward_min((int)queries.z - query, MXA_BACKWARD_TILE_Q) * BACKWARD_QUERIES;
     if (params->window_left >= 0) {
         low = backward_max(0, query + (int)queries.w - params->window_left);

@@ -165,7 +165,7 @@ MXA_DEVICE float find_mean(const mxa_backward_prepare_params *params, mxa_shared
                           dev_load_shared_f32(shared + AT_SUMS + 4 * (uint32_t)(i * head_dim + d)));
         }
         const float count = (float)rows;
-        const float deviation = sqrt_rn(squares / (count * (float)head_dim));
+        const float deviation = sqrt_rn(squares / (count * (float)params->head_dim_v));
         mean = mean / count;
         if (!(fold_abs(mean) > mul_rn(MEAN_LEAST, deviation)) ||
             bits_f32(fold_abs(mean)) >= NOT_FINITE) {
@@ -370,14 +370,21 @@ MXA_DEVICE uint32_t shift_factor(int exponent)
     return f16x2_from_f32(backward_power(exponent < -30 ? -1000 : exponent));
 }
 
-/* Eight codes of each of four rows of a private copy, zeros from row `end` on. */
-MXA_DEVICE void read_codes(mxa_global at, int head_dim, const int *row, int end, uint32_t *x)
+/* Bytes of a row of the forward's copies of q and k. */
+MXA_DEVICE int copy_stride(const mxa_backward_prepare_params *params)
+{
+    return (params->head_dim + 15) / 16 * 16;
+}
+
+/* Eight codes of each of four rows of a private copy, `stride` bytes apart, zeros from row `end`
+ * on. */
+MXA_DEVICE void read_codes(mxa_global at, int stride, const int *row, int end, uint32_t *x)
 {
     MXA_UNROLL
     for (int t = 0; t < 4; t++) {
         mxa_u32x2 v = {0, 0};
         if (row[t] < end) {
-            v = dev_load_global_u32x2(at + (uint64_t)((int64_t)row[t] * head_dim));
+            v = dev_load_global_u32x2(at + (uint64_t)((int64_t)row[t] * stride));
         }
         x[2 * t] = v.x;
         x[2 * t + 1] = v.y;
@@ -421,20 +428,18 @@ MXA_DEVICE void centre_codes(const mxa_backward_prepare_params *params, const lo
     for (int t = 0; t < 4; t++) {
         position[t] = place->position + row[t];
     }
-    load_rows(&params->dout, params->dout.type, place, position, head, d, head_dim, y);
-    MXA_UNROLL
-    for (int j = 0; j < 8; j++) {
-        const float mean =
-            dev_load_global_f32(params->mean + 4 * (pair * (uint64_t)head_dim + (uint64_t)(d + j)));
-        MXA_UNROLL
-        for (int t = 0; t < 4; t++) {
-            y[8 * t + j] =
-                position[t] < place->used ? mul_rn(add_rn(y[8 * t + j], -mean), inverse) : 0.0f;
-        }
-    }
+    load_rows(&params->dout, params->dout.type, place, position, head, d, params->head_dim_v, y);
+    const mxa_global mean = params->mean + 4 * (pair * (uint64_t)head_dim + (uint64_t)d);
+    const int rows = place->used - place->position;
     MXA_UNROLL
     for (int t = 0; t < 4; t++) {
-        const float *z = y + 8 * t;
+        float *z = y + 8 * t;
+        const mxa_u32x4 a = dev_load_global_u32x4(mean), b = dev_load_global_u32x4(mean + 16);
+        const uint32_t m[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            z[j] = row[t] < rows ? mul_rn(add_rn(z[j], -f32_bits(m[j])), inverse) : 0.0f;
+        }
         x[2 * t] = e4m3x4_from_f32(z[0], z[1], z[2], z[3]);
         x[2 * t + 1] = e4m3x4_from_f32(z[4], z[5], z[6], z[7]);
     }
@@ -502,7 +507,21 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
     }
 }
 
-/* 64 queries of one q head. */
+/* dQ's sums of the tile, and how many were added. */
+MXA_DEVICE void clear_sums(const mxa_backward_prepare_params *params, int head_dim, uint64_t block)
+{
+    const int units = 64 * head_dim * (params->dq_f32 ? 4 : 2) / 16;
+    const mxa_u32x4 zero = {0, 0, 0, 0};
+    for (int i = dev_thread(); i < units; i += dev_threads()) {
+        dev_store_global_u32x4(params->dq + 16 * (block * (uint64_t)units + (uint64_t)i), zero);
+    }
+    if (params->order && dev_thread() == 0) {
+        dev_store_global_u32(params->order + 4 * block, 0);
+    }
+}
+
+/* 64 queries of one q head. WHY in this order: what is loaded is on its way before anything waits.
+ */
 MXA_DEVICE void tile_of_queries(const mxa_backward_prepare_params *params, mxa_shared shared,
                                 int head_dim, int head)
 {
@@ -516,71 +535,71 @@ MXA_DEVICE void tile_of_queries(const mxa_backward_prepare_params *params, mxa_s
     if (!backward_find_queries(&params->batch, dev_block_x(), &place, &q_row)) {
         return;
     }
-    const int rows = place.used - place.position;
+    const int rows = place.used - place.position, stride = copy_stride(params);
+    uint32_t q[8], dout[8];
+    read_codes(params->q + (uint64_t)((head * params->q_rows + q_row) * stride + d), stride, row,
+               d < params->head_dim ? rows : 0, q);
+    read_codes(params->dout_rows + (block * 64 * (uint64_t)head_dim + (uint64_t)d), head_dim, row,
+               rows, dout);
     const uint64_t pair = (uint64_t)(place.sequence * params->heads + head);
     mxa_backward_factors f;
-    query_exponents mine, own; /* of the half that it copies, and of its row's */
+    query_exponents e; /* of the row's half, for its record; then of the half that it copies */
     read_factors(params, place.sequence, head / params->group, &f);
     const float mean = dev_load_global_f32(params->mean_used + 4 * pair);
-    find_exponents(params, block, half, head, q_row, rows, mean, &f, &mine);
     find_exponents(params, block, dev_thread() / MXA_BACKWARD_GROUP & 1, head, q_row, rows, mean,
-                   &f, &own);
-    write_record(params, block, head, place.sequence, q_row, rows, &own, &f);
+                   &f, &e);
+    clear_sums(params, head_dim, block);
+    write_record(params, block, head, place.sequence, q_row, rows, &e, &f);
+    find_exponents(params, block, half, head, q_row, rows, mean, &f, &e);
 
-    uint32_t x[8];
     const mxa_shared q_tile = shared + AT_TILE;
     const mxa_shared dout_tile = q_tile + (uint32_t)BACKWARD_TURN_BYTES(16, head_dim);
-    read_codes(params->q + (uint64_t)((head * params->q_rows + q_row) * head_dim + d), head_dim,
-               row, rows, x);
-    const uint32_t factor = shift_factor(mine.q + mine.a - mine.sum_log2 - f.q_log2);
+    const uint32_t factor = shift_factor(e.q + e.a - e.sum_log2 - f.q_log2);
     MXA_UNROLL
     for (int i = 0; i < 8; i++) {
-        x[i] = shift_codes(x[i], factor);
+        q[i] = shift_codes(q[i], factor);
     }
-    turn(q_tile, 16, d, quad, 0x3210, x);
+    turn(q_tile, 16, d, quad, 0x3210, q);
     if (mean > 0.0f) {
-        centre_codes(params, &place, head, head_dim, d, row, mine.turned + mine.sum_log2, x);
-    } else {
-        read_codes(params->dout_rows + (block * 64 * (uint64_t)head_dim + (uint64_t)d), head_dim,
-                   row, rows, x);
-        if (mine.turned != mine.dout - mine.sum_log2) {
-            const uint32_t down = shift_factor(mine.dout - mine.sum_log2 - mine.turned);
-            MXA_UNROLL
-            for (int i = 0; i < 8; i++) {
-                x[i] = shift_codes(x[i], down);
-            }
+        centre_codes(params, &place, head, head_dim, d, row, e.turned + e.sum_log2, dout);
+    } else if (e.turned != e.dout - e.sum_log2) {
+        const uint32_t down = shift_factor(e.dout - e.sum_log2 - e.turned);
+        MXA_UNROLL
+        for (int i = 0; i < 8; i++) {
+            dout[i] = shift_codes(dout[i], down);
         }
     }
-    turn(dout_tile, 16, d, quad, 0x3210, x);
+    turn(dout_tile, 16, d, quad, 0x3210, dout);
     cta_sync();
     write_turned(q_tile, 16, head_dim, params->q_t + block * (uint64_t)(64 * head_dim));
     write_turned(dout_tile, 16, head_dim, params->dout_t + block * (uint64_t)(64 * head_dim));
-    const int units = 64 * head_dim * (params->dq_f32 ? 4 : 2) / 16;
-    const mxa_u32x4 zero = {0, 0, 0, 0};
-    for (int i = dev_thread(); i < units; i += dev_threads()) {
-        dev_store_global_u32x4(params->dq + 16 * (block * (uint64_t)units + (uint64_t)i), zero);
-    }
-    if (params->order && dev_thread() == 0) {
-        dev_store_global_u32(params->order + 4 * block, 0);
-    }
 }
 
 /* 128 keys of one kv head. */
 MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shared shared,
                              int head_dim, int head)
 {
-    const int chunks = head_dim / 8, tile = dev_block_x();
+    const int chunks = head_dim / 8, tile = dev_block_x(), stride = copy_stride(params);
     const mxa_shared k_tile = shared + AT_TILE;
     load_place place;
     mxa_backward_factors f;
     load_find(&params->batch, 1, 128 * tile, &place);
+    const int d =
+        dev_thread() % chunks * 8; /* of both items: 2 * head_dim is a multiple of chunks */
+    uint32_t x[2][8];
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int quad = (dev_thread() + i * 2 * head_dim) / chunks;
+        const int first = 16 * (quad >> 2) + 2 * (quad & 3);
+        const int row[4] = {first, first + 1, first + 8, first + 9};
+        read_codes(params->k +
+                       (uint64_t)((head * params->k_rows + 128 * (int64_t)tile) * stride + d),
+                   stride, row, d < params->head_dim ? MXA_BACKWARD_TILE_K : 0, x[i]);
+    }
     read_factors(params, place.sequence, head, &f);
     MXA_UNROLL
     for (int i = 0; i < 2; i++) {
-        const int item = dev_thread() + i * 2 * head_dim, d = item % chunks * 8;
-        const int quad = item / chunks, group = quad / 8;
-        const int first = 16 * (quad >> 2) + 2 * (quad & 3);
-        const int row[4] = {first, first + 1, first + 8, first + 9};
+        const int quad = (dev_thread() + i * 2 * head_dim) / chunks, group = quad / 8;
         const uint64_t at =
             (uint64_t)(head * (params->k_rows / MXA_BACKWARD_GROUP) + 4 * (int64_t)tile + group);
         const uint32_t scale = dev_load_global_u32(params->k_records + 16 * at);
@@ -588,15 +607,11 @@ MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shar
         const int k = scale < NOT_FINITE ? backward_log2(scale) : 0;
         const int b = backward_exponent(key_factor(f32_bits(v.x), f.o_norm, f.dlse_norm));
         const uint32_t factor = shift_factor(k + b - f.k_log2);
-        uint32_t x[8];
-        read_codes(params->k +
-                       (uint64_t)((head * params->k_rows + 128 * (int64_t)tile) * head_dim + d),
-                   head_dim, row, MXA_BACKWARD_TILE_K, x);
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
-            x[j] = shift_codes(x[j], factor);
+            x[i][j] = shift_codes(x[i][j], factor);
         }
-        turn(k_tile, 32, d, quad, 0x3120, x); /* key, key + 8, key + 1, key + 9 */
+        turn(k_tile, 32, d, quad, 0x3120, x[i]); /* key, key + 8, key + 1, key + 9 */
         if (d == 0 && quad % 8 == 0) {
             const int exponent = v.y == MXA_EXPONENT_NONE ? 0 : (int)v.y;
             const float unit =
@@ -638,7 +653,7 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_tiles_d64, 128, mxa_backward_prepare_params, 
     backward_tiles(&parameters, 64);
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_backward_tiles_d128, 256, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_MANY(mxa_sm90_backward_tiles_d128, 256, 4, mxa_backward_prepare_params, parameters)
 {
     backward_tiles(&parameters, 128);
 }

@@ -1,0 +1,34 @@
+/* backward_layout.h: what the Hopper backward keeps in its workspace.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_BACKWARD_LAYOUT_H
+#define MXA_CUDA_BACKWARD_LAYOUT_H
+
+#include "cuda/copies.h"
+
+/* Offsets into the workspace; the forward's copies come first. */
+typedef struct mxa_backward_layout {
+    mxa_copies copies;
+    int64_t query_groups, key_groups, delta, lse2, partial, partial_sink;
+    int64_t dout_rows, v_rows;
+    int64_t factors, dv_factor, dq_log2, mean, mean_used;
+    int64_t q_t, dout_t, k_t, q_records, k_records;
+    int64_t column_sums, dq, order;
+    int64_t tiles, tile_count, ranks, taken;
+    int64_t wide[3]; /* of gradients that leave as MXFP8, FP32: dq, dk, dv */
+    int64_t bytes;
+    int64_t q_tiles, k_tiles; /* of a head */
+} mxa_backward_layout;
+
+mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *problem);
+
+/* Head dimension of the kernels that take the problem's: private rows have zeros beyond. */
+int64_t mxa_backward_width(const mxattn_attention_problem *problem);
+
+/* The form whose copies backward reads: exponents by groups of 32 tokens. */
+const mxa_forward_form *mxa_backward_form(const mxattn_attention_problem *problem);
+
+mxa_kernel mxa_backward_main_kernel(const mxattn_attention_problem *problem);
+
+#endif
