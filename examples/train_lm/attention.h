@@ -46,8 +46,8 @@ struct attention {
 attention *attention_float32_create(pool *p, const attention_shape *shape);
 attention *attention_none_create(const attention_shape *shape); /* o = 0 */
 
-/* Through mxattn. backend: "auto", "cpu" or "ref". Ends the program with the library's sentence
- * where the library refuses. */
+/* Through mxattn. backend: as mxfp8_library_open takes it. Ends the program with the library's
+ * sentence where the library refuses. */
 attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend);
 
 #endif

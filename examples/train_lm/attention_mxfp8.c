@@ -7,6 +7,9 @@
  * through strides into the gradient of the projection. Nothing is gathered or copied. The gradient
  * of o is quantized by the call itself. The library's loops run on this program's threads.
  *
+ * On a device the payload, its scales and LSE stay there; the projection, o and their gradients,
+ * which the rest of the network reads and writes on the host, are copied in each call.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "attention.h"
@@ -22,6 +25,9 @@ struct attention_mxfp8 {
     attention_shape shape;
     mxfp8_library library;
     mxattn_plan *plan;
+    struct {
+        void *qkv, *o, *dout, *dqkv, *cu_seqlens;
+    } device; /* NULL where the host's are read */
     struct layer_memory {
         uint8_t *payload; /* (max_tokens, heads + 2 kv_heads, head_dim) */
         uint8_t *scales;  /* compact: (blocks of 32 tokens, heads + 2 kv_heads, head_dim / 32) */
@@ -120,14 +126,40 @@ static void set_operands(struct attention_mxfp8 *self, struct operands *x, int l
     x->args.workspace_bytes = self->library.workspace_bytes;
 }
 
+/* The batch with its offsets where the library reads them. */
+static jagged placed(const struct attention_mxfp8 *self, const jagged *batch)
+{
+    jagged there = *batch;
+    there.cu_seqlens = mxfp8_given(&self->library, self->device.cu_seqlens, batch->cu_seqlens,
+                                   (size_t)(batch->sequences + 1) * sizeof(int32_t));
+    return there;
+}
+
+/* Bytes of a projection, and of o. */
+static size_t qkv_bytes(const attention_shape *s, int tokens)
+{
+    return (size_t)tokens * (size_t)attention_qkv_width(s) * sizeof(float);
+}
+
+static size_t o_bytes(const attention_shape *s, int tokens)
+{
+    return (size_t)tokens * (size_t)(s->heads * s->head_dim) * sizeof(float);
+}
+
 static void forward(attention *base, int layer, float *o, const float *qkv, const jagged *batch)
 {
     struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
+    const mxfp8_library *library = &self->library;
+    const jagged there = placed(self, batch);
+    void *o_there = mxfp8_written_at(library, self->device.o, o);
     struct operands x;
-    quantize(self, &self->layer[layer], qkv, batch);
+    quantize(self, &self->layer[layer],
+             mxfp8_given(library, self->device.qkv, qkv, qkv_bytes(&self->shape, batch->tokens)),
+             &there);
     base->quantizations++;
-    set_operands(self, &x, layer, o, batch);
+    set_operands(self, &x, layer, o_there, &there);
     mxfp8_need(mxattn_attention_forward(self->plan, &x.args));
+    mxfp8_fetch(library, o, o_there, o_bytes(&self->shape, batch->tokens));
 }
 
 /* qkv is not read: its quantized form is still there. */
@@ -135,24 +167,30 @@ static void backward(attention *base, int layer, float *dqkv, const float *dout,
                      const float *o, const jagged *batch)
 {
     struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
+    const mxfp8_library *library = &self->library;
     const attention_shape *s = &self->shape;
+    const jagged there = placed(self, batch);
+    const int64_t tokens = batch->tokens;
+    const size_t bytes = o_bytes(s, batch->tokens);
+    void *dqkv_there = mxfp8_written_at(library, self->device.dqkv, dqkv);
     struct operands x;
     (void)qkv;
-    set_operands(self, &x, layer, o, batch);
-    int64_t tokens = batch->tokens;
+    set_operands(self, &x, layer, mxfp8_given(library, self->device.o, o, bytes), &there);
     mxattn_tensor dout_view, dq, dk, dv;
-    mxattn_tensor_view(&dout_view, MXATTN_F32, (float *)dout, 3,
+    mxattn_tensor_view(&dout_view, MXATTN_F32,
+                       (float *)mxfp8_given(library, self->device.dout, dout, bytes), 3,
                        (int64_t[]){tokens, s->heads, s->head_dim});
     dout_view.tags.block = MXATTN_BLOCK_SQUARE;
-    dq = heads_of(s, MXATTN_F32, dqkv, tokens, 0, s->heads);
-    dk = heads_of(s, MXATTN_F32, dqkv, tokens, s->heads, s->kv_heads);
-    dv = heads_of(s, MXATTN_F32, dqkv, tokens, s->heads + s->kv_heads, s->kv_heads);
+    dq = heads_of(s, MXATTN_F32, dqkv_there, tokens, 0, s->heads);
+    dk = heads_of(s, MXATTN_F32, dqkv_there, tokens, s->heads, s->kv_heads);
+    dv = heads_of(s, MXATTN_F32, dqkv_there, tokens, s->heads + s->kv_heads, s->kv_heads);
     x.args.dout = &dout_view;
     base->quantizations++; /* of dout, by the call */
     x.args.dq = &dq;
     x.args.dk = &dk;
     x.args.dv = &dv;
     mxfp8_need(mxattn_attention_backward(self->plan, &x.args));
+    mxfp8_fetch(library, dqkv, dqkv_there, qkv_bytes(s, batch->tokens));
 }
 
 /* The quantized qkv; the float32 one stays too, for the norm of q and k. */
@@ -167,10 +205,14 @@ static void destroy(attention *base)
 {
     struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
     for (int l = 0; l < self->shape.layers; l++) {
-        free(self->layer[l].payload);
-        free(self->layer[l].scales);
-        free(self->layer[l].lse);
+        mxfp8_memory_free(&self->library, self->layer[l].payload);
+        mxfp8_memory_free(&self->library, self->layer[l].scales);
+        mxfp8_memory_free(&self->library, self->layer[l].lse);
     }
+    void *const device[] = {self->device.qkv, self->device.o, self->device.dout, self->device.dqkv,
+                            self->device.cu_seqlens};
+    for (size_t i = 0; i < sizeof(device) / sizeof(device[0]); i++)
+        mxfp8_memory_free(&self->library, device[i]);
     free(self->layer);
     mxattn_plan_destroy(self->plan);
     mxfp8_library_close(&self->library);
@@ -191,11 +233,19 @@ attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const c
                     (size_t)((shape->head_dim + 31) / 32);
     self->layer = allocate_zero((size_t)shape->layers * sizeof(*self->layer));
     for (int l = 0; l < shape->layers; l++) {
-        self->layer[l].payload =
-            allocate((size_t)shape->max_tokens * (size_t)attention_qkv_width(shape));
-        self->layer[l].scales = allocate(scales);
-        self->layer[l].lse =
-            allocate((size_t)shape->heads * (size_t)shape->max_tokens * sizeof(float));
+        self->layer[l].payload = mxfp8_memory(
+            &self->library, (size_t)shape->max_tokens * (size_t)attention_qkv_width(shape));
+        self->layer[l].scales = mxfp8_memory(&self->library, scales);
+        self->layer[l].lse = mxfp8_memory(
+            &self->library, (size_t)shape->heads * (size_t)shape->max_tokens * sizeof(float));
+    }
+    if (self->library.on_device) {
+        self->device.qkv = mxfp8_memory(&self->library, qkv_bytes(shape, shape->max_tokens));
+        self->device.dqkv = mxfp8_memory(&self->library, qkv_bytes(shape, shape->max_tokens));
+        self->device.o = mxfp8_memory(&self->library, o_bytes(shape, shape->max_tokens));
+        self->device.dout = mxfp8_memory(&self->library, o_bytes(shape, shape->max_tokens));
+        self->device.cu_seqlens =
+            mxfp8_memory(&self->library, (size_t)(shape->max_sequences + 1) * sizeof(int32_t));
     }
     return &self->base;
 }

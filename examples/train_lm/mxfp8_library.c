@@ -18,13 +18,15 @@ void mxfp8_need(mxattn_status status)
 
 static mxattn_backend backend_named(const char *name)
 {
-    static const char *const names[] = {"auto", "ref", "cpu"};
+    static const char *const names[] = {"auto", "ref", "cpu", "cuda", "emu-sm90"};
     static const mxattn_backend values[] = {MXATTN_BACKEND_AUTO, MXATTN_BACKEND_REF,
-                                            MXATTN_BACKEND_CPU};
+                                            MXATTN_BACKEND_CPU, MXATTN_BACKEND_CUDA,
+                                            MXATTN_BACKEND_EMU_SM90};
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
         if (strcmp(name, names[i]) == 0)
             return values[i];
-    fprintf(stderr, "train_lm: --backend is '%s'; it must be auto, cpu or ref\n", name);
+    fprintf(stderr, "train_lm: --backend is '%s'; it must be auto, cpu, ref, cuda or emu-sm90\n",
+            name);
     exit(2);
 }
 
@@ -37,6 +39,8 @@ void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend)
 {
     mxattn_context_options options;
     *library = (mxfp8_library){.backend = backend_named(backend)};
+    library->on_device =
+        library->backend == MXATTN_BACKEND_CUDA || library->backend == MXATTN_BACKEND_EMU_SM90;
     mxattn_context_options_init(&options);
     options.threads = pool_threads(p);
     options.parallel_for = parallel_for;
@@ -46,7 +50,7 @@ void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend)
 
 void mxfp8_library_close(mxfp8_library *library)
 {
-    free(library->workspace);
+    mxfp8_memory_free(library, library->workspace);
     mxattn_context_destroy(library->context);
 }
 
@@ -70,14 +74,54 @@ void mxfp8_workspace(mxfp8_library *library, size_t bytes)
 {
     if (bytes <= library->workspace_bytes)
         return;
-    free(library->workspace);
+    mxfp8_memory_free(library, library->workspace);
     library->workspace_bytes = (bytes + 255) / 256 * 256;
-    library->workspace = aligned_alloc(256, library->workspace_bytes);
-    if (!library->workspace) {
-        fprintf(stderr, "train_lm: no memory for %zu bytes of workspace\n",
-                library->workspace_bytes);
+    library->workspace = mxfp8_memory(library, library->workspace_bytes);
+}
+
+void *mxfp8_memory(const mxfp8_library *library, size_t bytes)
+{
+    void *memory = NULL;
+    bytes = (bytes + 255) / 256 * 256;
+    if (library->on_device) {
+        mxfp8_need(mxattn_device_alloc(library->context, library->backend, 0, bytes, &memory));
+        return memory;
+    }
+    memory = aligned_alloc(256, bytes);
+    if (!memory && bytes) {
+        fprintf(stderr, "train_lm: no memory for %zu bytes\n", bytes);
         exit(1);
     }
+    return memory;
+}
+
+void mxfp8_memory_free(const mxfp8_library *library, void *memory)
+{
+    if (!library->on_device)
+        free(memory);
+    else if (memory)
+        mxfp8_need(mxattn_device_free(library->context, library->backend, 0, memory));
+}
+
+const void *mxfp8_given(const mxfp8_library *library, void *device, const void *host, size_t bytes)
+{
+    if (!library->on_device)
+        return host;
+    mxfp8_need(mxattn_device_copy(library->context, library->backend, 0, device, host, bytes));
+    return device;
+}
+
+void *mxfp8_written_at(const mxfp8_library *library, void *device, void *host)
+{
+    return library->on_device ? device : host;
+}
+
+void mxfp8_fetch(const mxfp8_library *library, void *host, const void *device, size_t bytes)
+{
+    if (!library->on_device)
+        return;
+    mxfp8_need(mxattn_device_synchronise(library->context, library->backend, 0, NULL));
+    mxfp8_need(mxattn_device_copy(library->context, library->backend, 0, host, device, bytes));
 }
 
 static int is_narrow(const mxattn_tensor *t)

@@ -15,6 +15,7 @@ enum { MXFP8_RANGES_MOST = 512 };
 
 typedef struct mxfp8_library {
     mxattn_backend backend;
+    int on_device; /* its memory is a device's */
     mxattn_context *context;
     void *workspace; /* aligned as the library asks */
     size_t workspace_bytes;
@@ -28,7 +29,7 @@ typedef struct mxfp8_library {
     int ranges;
 } mxfp8_library;
 
-/* backend: "auto", "cpu" or "ref". */
+/* backend: "auto", "cpu", "ref", "cuda" or "emu-sm90" (a device that is emulated). */
 void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend);
 void mxfp8_library_close(mxfp8_library *library);
 
@@ -39,6 +40,17 @@ void mxfp8_problem(const mxfp8_library *library, const attention_shape *shape,
                    mxattn_attention_problem *problem);
 
 void mxfp8_workspace(mxfp8_library *library, size_t bytes); /* at least that much */
+
+/* Memory that the library's calls read and write. */
+void *mxfp8_memory(const mxfp8_library *library, size_t bytes);
+void mxfp8_memory_free(const mxfp8_library *library, void *memory);
+
+/* `bytes` at `host` for a call to read: there, or copied to `device` where memory is a device's. */
+const void *mxfp8_given(const mxfp8_library *library, void *device, const void *host, size_t bytes);
+
+/* Where a call writes what belongs to `host`, and its way there once the call is queued. */
+void *mxfp8_written_at(const mxfp8_library *library, void *device, void *host);
+void mxfp8_fetch(const mxfp8_library *library, void *host, const void *device, size_t bytes);
 
 /* Backend and workspace of the arguments are filled in. */
 void mxfp8_norm(mxfp8_library *library, mxattn_rmsnorm_quantize_args *args);
