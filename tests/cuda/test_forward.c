@@ -94,12 +94,6 @@ static const forward_case cases[] = {
      .jump = 25},
     {"long", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .operands = MXATTN_BF16, .beside_cpu = 1},
-    {"long d64 wide", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_BF16, .beside_cpu = 1},
-    {"long d256 wide", 1, 64, 8192, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_BF16, .beside_cpu = 1},
-    {"long causal", 1, 2048, 2048, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_BF16, .beside_cpu = 1},
     {"long mxfp8", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K},
     {"long d64", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
@@ -141,6 +135,12 @@ static const forward_case cases[] = {
      .operands = MXATTN_E4M3, .to_truth = MXT_CUDA_MEAN_1_PUBLIC,
      .signed_error = MXT_CUDA_MEAN_1_PUBLIC},
     {"v of mean 1", 1, 2048, 2048, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .jump = 0},
+    {"long d64 wide", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .beside_cpu = 1},
+    {"long d256 wide", 1, 64, 8192, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .beside_cpu = 1},
+    {"long causal", 1, 2048, 2048, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .beside_cpu = 1},
 };
 
 /* A GPU, or the emulated one where MXT_EMULATED is set: much slower; name a case. */
