@@ -49,6 +49,7 @@ enum { ELEMENTS = TOKENS * HEADS * HEAD_DIM, ROWS = TOKENS * HEADS };
 
 /* A jagged forward from BF16 with all its device memory. */
 typedef struct fixture {
+    int32_t device;
     mxattn_plan *plan;
     mxattn_attention_args args;
     mxattn_tensor q, k, v, o, lse;
@@ -57,17 +58,24 @@ typedef struct fixture {
     void *stream;
 } fixture;
 
-static void *device_memory(size_t bytes, int value)
+static void copy(const fixture *f, void *to, const void *from, size_t bytes)
+{
+    CHECK_STATUS(MXATTN_OK,
+                 mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, f->device, to, from, bytes));
+}
+
+static void *device_memory(const fixture *f, size_t bytes, int value)
 {
     void *memory = NULL, *host = malloc(bytes);
     memset(host, value, bytes);
-    CHECK_STATUS(MXATTN_OK, mxattn_device_alloc(NULL, MXATTN_BACKEND_CUDA, 0, bytes, &memory));
-    CHECK_STATUS(MXATTN_OK, mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, memory, host, bytes));
+    CHECK_STATUS(MXATTN_OK,
+                 mxattn_device_alloc(NULL, MXATTN_BACKEND_CUDA, f->device, bytes, &memory));
+    copy(f, memory, host, bytes);
     free(host);
     return memory;
 }
 
-static void write_operand(void *memory, uint64_t seed)
+static void write_operand(const fixture *f, void *memory, uint64_t seed)
 {
     float *values = malloc(ELEMENTS * sizeof *values);
     uint16_t *bits = malloc(ELEMENTS * sizeof *bits);
@@ -75,19 +83,17 @@ static void write_operand(void *memory, uint64_t seed)
     for (int64_t i = 0; i < ELEMENTS; i++) {
         mxa_store(bits, MXATTN_BF16, i, values[i]);
     }
-    CHECK_STATUS(MXATTN_OK, mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, memory, bits,
-                                               ELEMENTS * sizeof *bits));
+    copy(f, memory, bits, ELEMENTS * sizeof *bits);
     free(values);
     free(bits);
 }
 
 static void write_inputs(fixture *f, uint64_t seed, const int32_t *cu)
 {
-    write_operand(f->q.data, seed);
-    write_operand(f->k.data, seed + 1);
-    write_operand(f->v.data, seed + 2);
-    CHECK_STATUS(MXATTN_OK, mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, f->cu, cu,
-                                               (BATCH + 1) * sizeof *cu));
+    write_operand(f, f->q.data, seed);
+    write_operand(f, f->k.data, seed + 1);
+    write_operand(f, f->v.data, seed + 2);
+    copy(f, f->cu, cu, (BATCH + 1) * sizeof *cu);
 }
 
 static int set_up(fixture *f)
@@ -97,6 +103,7 @@ static int set_up(fixture *f)
     mxattn_plan_info info;
     mxattn_attention_problem_init(&problem);
     problem.backend = MXATTN_BACKEND_CUDA;
+    problem.device = f->device;
     problem.format = MXATTN_JAGGED;
     problem.batch = BATCH;
     problem.total_q = problem.total_k = TOKENS;
@@ -112,13 +119,14 @@ static int set_up(fixture *f)
     mxattn_plan_query(f->plan, &info);
     mxattn_tensor *wide[] = {&f->q, &f->k, &f->v, &f->o};
     for (int i = 0; i < 4; i++) {
-        mxattn_tensor_view(wide[i], MXATTN_BF16, device_memory(2 * (size_t)ELEMENTS, 0xFF), 3,
+        mxattn_tensor_view(wide[i], MXATTN_BF16, device_memory(f, 2 * (size_t)ELEMENTS, 0xFF), 3,
                            shape);
     }
-    mxattn_tensor_view(&f->lse, MXATTN_F32, device_memory(4 * (size_t)ROWS, 0xFF), 2, rows);
-    f->cu = device_memory((BATCH + 1) * sizeof *f->cu, 0);
-    f->status = device_memory(sizeof *f->status, 0xFF);
-    CHECK_STATUS(MXATTN_OK, mxattn_device_stream_create(NULL, MXATTN_BACKEND_CUDA, 0, &f->stream));
+    mxattn_tensor_view(&f->lse, MXATTN_F32, device_memory(f, 4 * (size_t)ROWS, 0xFF), 2, rows);
+    f->cu = device_memory(f, (BATCH + 1) * sizeof *f->cu, 0);
+    f->status = device_memory(f, sizeof *f->status, 0xFF);
+    CHECK_STATUS(MXATTN_OK,
+                 mxattn_device_stream_create(NULL, MXATTN_BACKEND_CUDA, f->device, &f->stream));
     mxattn_attention_args_init(&f->args);
     f->args.q = &f->q;
     f->args.k = &f->k;
@@ -128,7 +136,7 @@ static int set_up(fixture *f)
     f->args.batch = BATCH;
     f->args.cu_seqlens_q = f->args.cu_seqlens_k = f->cu;
     f->args.workspace_bytes = (size_t)info.workspace_forward_bytes;
-    f->args.workspace = device_memory(f->args.workspace_bytes, 0xFF);
+    f->args.workspace = device_memory(f, f->args.workspace_bytes, 0xFF);
     f->args.device_status = f->status;
     f->args.stream = f->stream;
     return 1;
@@ -136,11 +144,10 @@ static int set_up(fixture *f)
 
 static void read_back(const fixture *f, uint16_t *o, uint32_t *status)
 {
-    CHECK_STATUS(MXATTN_OK, mxattn_device_synchronise(NULL, MXATTN_BACKEND_CUDA, 0, f->stream));
-    CHECK_STATUS(MXATTN_OK, mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, o, f->o.data,
-                                               2 * (size_t)ELEMENTS));
-    CHECK_STATUS(MXATTN_OK, mxattn_device_copy(NULL, MXATTN_BACKEND_CUDA, 0, status, f->status,
-                                               sizeof *status));
+    CHECK_STATUS(MXATTN_OK,
+                 mxattn_device_synchronise(NULL, MXATTN_BACKEND_CUDA, f->device, f->stream));
+    copy(f, o, f->o.data, 2 * (size_t)ELEMENTS);
+    copy(f, status, f->status, sizeof *status);
 }
 
 /* B122, B123: a capture in global mode fails on any allocation, synchronisation or copy to the
@@ -210,6 +217,53 @@ static void alignment(fixture *f)
     f->q.stride[0] -= 4;
 }
 
+/* B124, B125: two devices of one kind, in one thread. Attention on each, while the other's context
+ * is current, and on both at once: the same bits, and the current context is left. */
+static void two_devices(fixture *first, const driver_calls *driver)
+{
+    static const int32_t cu[] = {0, 1, 129, 290};
+    mxattn_backend_info info;
+    mxattn_backend_info_init(&info);
+    CHECK_STATUS(MXATTN_OK, mxattn_backend_query(NULL, MXATTN_BACKEND_CUDA, &info));
+    mxt_case("B124 B125 two devices");
+    if (info.devices < 2) {
+        mxt_skip("one device");
+        return;
+    }
+    fixture second;
+    memset(&second, 0, sizeof second);
+    second.device = 1;
+    fixture *on[] = {first, &second};
+    void *contexts[2] = {NULL, NULL};
+    uint16_t *o[] = {malloc(2 * (size_t)ELEMENTS), malloc(2 * (size_t)ELEMENTS)};
+    uint32_t status[2] = {1, 1};
+    CHECK(set_up(&second), "no second device");
+    for (int i = 0; i < 2; i++) {
+        CHECK(driver->primary_context_retain(&contexts[i], i) == 0, "no context");
+    }
+    for (int round = 0; round < 8; round++) {
+        void *current = NULL, *wanted = round == 7 ? NULL : contexts[round & 1];
+        mxt_case("B124 B125 two devices, round %d", round);
+        for (int i = 0; i < 2; i++) {
+            write_inputs(on[i], 20 + (uint64_t)round, cu);
+        }
+        CHECK(driver->context_set(wanted) == 0, "context");
+        for (int i = 0; i < 2; i++) {
+            fixture *f = on[(round >> 1 & 1) ^ i];
+            CHECK_STATUS(MXATTN_OK, mxattn_attention_forward(f->plan, &f->args));
+            CHECK(driver->context_get(&current) == 0 && current == wanted,
+                  "another context is current after a call on device %d", f->device);
+        }
+        for (int i = 0; i < 2; i++) {
+            read_back(on[i], o[i], &status[i]);
+            CHECK(status[i] == 0, "status word %u of device %d", status[i], i);
+        }
+        CHECK(memcmp(o[0], o[1], 2 * (size_t)ELEMENTS) == 0, "the devices gave different bits");
+    }
+    free(o[0]);
+    free(o[1]);
+}
+
 int main(void)
 {
     const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
@@ -227,6 +281,7 @@ int main(void)
     if (set_up(&f)) {
         captured(&f, &driver, context);
         alignment(&f);
+        two_devices(&f, &driver);
     }
     return mxt_finish();
 }
