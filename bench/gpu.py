@@ -3,7 +3,7 @@
     python3 bench/gpu.py --library build/libmxattn.so [--library other.so ...] [--only SECTION ...] [--json FILE]
 
 Sections, each a module with measure and print_rows: ceilings (GEMM and copy), producers (gpu_producers.py), forward
-(gpu_attention.py), jagged (gpu_jagged.py), backward (gpu_backward.py). Everything is verified before it is timed, and timed in turns,
+(gpu_attention.py), jagged (gpu_jagged.py), forms (gpu_forms.py), backward (gpu_backward.py). Everything is verified before it is timed, and timed in turns,
 in two regimes (gpu_timing.py):
 the card is power-capped, so sustained and cool differ. Needs PyTorch with CUDA; nvidia-cudnn-frontend adds rows.
 
@@ -12,15 +12,21 @@ SPDX-License-Identifier: Apache-2.0
 
 import argparse
 import datetime
+import itertools
 import json
 import sys
 
 import gpu_attention
 import gpu_backward
+import gpu_forms
 import gpu_jagged
 import gpu_peers
 import gpu_producers
 from gpu_library import Library
+
+
+def shapes_of(options, otherwise):
+    return [tuple(map(int, shape.split(","))) for shape in options.shape or ()] or otherwise
 
 
 def ceilings(torch, libraries, options):
@@ -40,7 +46,7 @@ def producers(torch, libraries, options):
 def forward(torch, libraries, options):
     print("   D      S mask      library what      sustained   TFLOP/s (TB/s) cool  over torch, cudnn fp8, best BF16, best FP8")
     rows = []
-    for shape in [tuple(map(int, s.split(","))) for s in options.shape or ()] or gpu_attention.SHAPES:
+    for shape in shapes_of(options, gpu_attention.SHAPES):
         measured = gpu_attention.measure_shape(torch, libraries, shape, not options.no_cool)
         gpu_attention.print_rows(measured)
         rows += measured
@@ -56,17 +62,27 @@ def jagged(torch, libraries, options):
     return rows
 
 
+def forms(torch, libraries, options):
+    rows = []
+    for library, shape in itertools.product(libraries, shapes_of(options, gpu_forms.SHAPES)):
+        measured = gpu_forms.measure(torch, library, shape)
+        gpu_forms.print_rows(measured)
+        rows += measured
+    return rows
+
+
 def backward(torch, libraries, options):
     print("   D      S mask      library what           sustained TFLOP/s  cool  over torch, errors of dq dk dv")
     rows = []
-    for shape in [tuple(map(int, s.split(","))) for s in options.shape or ()] or gpu_backward.SHAPES:
+    for shape in shapes_of(options, gpu_backward.SHAPES):
         measured = gpu_backward.measure_shape(torch, libraries, shape, not options.no_cool)
         gpu_backward.print_rows(measured)
         rows += measured
     return rows
 
 
-SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged, "backward": backward}
+SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged, "forms": forms,
+            "backward": backward}
 
 
 def main():
@@ -74,7 +90,7 @@ def main():
     parser.add_argument("--library", action="append", required=True, help="[NAME=]PATH, repeated: timed in turns")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="these sections; default: all")
     parser.add_argument("--json", help="where to write every number")
-    parser.add_argument("--shape", action="append", help="forward, backward: HEAD_DIM,SEQLEN,CAUSAL; default: the tables'")
+    parser.add_argument("--shape", action="append", help="forward, forms, backward: HEAD_DIM,SEQLEN,CAUSAL; default: the tables'")
     parser.add_argument("--no-cool", action="store_true")
     options = parser.parse_args()
     try:

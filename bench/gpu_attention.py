@@ -35,9 +35,9 @@ FLASH3 = {
 
 class Call:
     """A plan with its tensors; `operands` BF16, or (payload, scale bytes) of MXFP8. With `lengths` a jagged batch:
-    operands are (T, H, D), lse is (H, T)."""
+    operands are (T, H, D), lse is (H, T). `change` is given the problem before it is planned."""
 
-    def __init__(self, torch, library, shape, operands, o, lse, prepared=False, lengths=None):
+    def __init__(self, torch, library, shape, operands, o, lse, prepared=False, lengths=None, change=None):
         abi = gpu_library.abi
         head_dim, seqlen, causal = shape
         self.library, self.plan, self.kept = library, c.c_void_p(), [operands, o, lse]
@@ -53,6 +53,8 @@ class Call:
             problem.format, problem.batch = JAGGED, len(lengths)
             problem.total_q = problem.total_k = sum(lengths)
             problem.max_seqlen_q = problem.max_seqlen_k = max(lengths)
+        if change:
+            change(problem)
         library.call("plan_create", None, c.byref(problem), c.byref(self.plan))
         self.args = library.made("attention_args")
         if lengths:
