@@ -135,6 +135,11 @@ MXA_DEVICE float ceil_f32(float x)
     return ceilf(x);
 }
 
+MXA_DEVICE uint32_t shift_left_u32(uint32_t x, uint32_t n)
+{
+    return n < 32 ? x << n : 0;
+}
+
 MXA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
 {
     const uint64_t bytes = (uint64_t)b << 32 | a;

@@ -109,6 +109,14 @@ MXA_DEVICE uint32_t bits_f32(float x)
     return y;
 }
 
+/* x << n; 0 from n = 32 on. 9.7.7.8 */
+MXA_DEVICE uint32_t shift_left_u32(uint32_t x, uint32_t n)
+{
+    uint32_t y;
+    asm("shl.b32 %0, %1, %2;" : "=r"(y) : "r"(x), "r"(n));
+    return y;
+}
+
 /* Byte i of the result is byte (selector >> 4*i) & 7 of b:a, a the low word. 9.7.9.7 */
 MXA_DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector)
 {

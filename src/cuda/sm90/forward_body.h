@@ -233,18 +233,20 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward
 #endif
     const int whole = block >= own->full_first && block < own->full_end;
     if (!whole) {
+#if FORWARD_SCORES == FORWARD_F16
+        forward_edges edges;
+        forward_tile_edges(params, own, block * TILE_K, &edges);
+        forward_mask_f16(s, &edges, params->window_left >= 0, scale);
+#else
         forward_span span;
         forward_tile_span(params, own, block * TILE_K, &span);
-#if FORWARD_SCORES == FORWARD_F16
-        forward_mask_f16(s, &span, scale);
-#else
         forward_mask_f32(s, GROUPS, &span);
 #endif
         FORWARD_HOLD_SCORES(s);
     }
 #if FORWARD_SCORES == FORWARD_F16
     /* Every row has a maximum once a block was seen whole. */
-    if (!whole || block <= own->full_first || block <= own->own_first) {
+    if (block <= own->full_first || block <= own->own_first || own->full_end <= own->full_first) {
         forward_softmax_f16(s, rows, record, scale);
     } else if (!forward_softmax_late_f16(s, rows, record, scale)) {
         uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);

@@ -39,6 +39,12 @@ typedef struct forward_span {
     uint32_t seen[2];
 } forward_span;
 
+/* The same as edges: of each row columns from `from` to before `end` are seen, in bits of packed
+ * pairs (16 a column), less this thread's 2*c columns; within 0..2048. */
+typedef struct forward_edges {
+    int from[2], end[2];
+} forward_edges;
+
 /* The bits of columns below `end`. */
 MXA_DEVICE uint32_t forward_columns_below(int end, int c)
 {
@@ -92,16 +98,30 @@ MXA_DEVICE void forward_scales_f16(mxa_shared record, float q_scale, uint32_t *s
     }
 }
 
+/* Ones where the columns of register r, packed pairs, are at or beyond `edge`. */
+MXA_DEVICE uint32_t forward_beyond(int edge, int r)
+{
+    const int bits = edge - 128 * (r >> 1);
+    return shift_left_u32(0xFFFFFFFFu, (uint32_t)(bits > 0 ? bits : 0));
+}
+
 /* Scores become logits (the factors 1) and masked ones -inf. NOTE: the factor comes first; one that
- * FP16 rounds to 0 would turn -inf into NaN. */
-MXA_DEVICE void forward_mask_f16(uint32_t *s, const forward_span *span, uint32_t *scale)
+ * FP16 rounds to 0 would turn -inf into NaN. left: a window has a left edge. */
+MXA_DEVICE void forward_mask_f16(uint32_t *s, const forward_edges *edges, int left, uint32_t *scale)
 {
     MXA_UNROLL
     for (int r = 0; r < 32; r++) {
-        uint32_t seen = span->seen[r & 1] >> (r & ~1);
-        uint32_t keep = (seen & 1 ? 0xFFFFu : 0u) | (seen & 2 ? 0xFFFF0000u : 0u);
-        s[r] = (mul_f16x2(s[r], scale[r >> 3]) & keep) | (0xFC00FC00u & ~keep);
+        uint32_t hidden = forward_beyond(edges->end[r & 1], r);
+        s[r] = (mul_f16x2(s[r], scale[r >> 3]) & ~hidden) | (0xFC00FC00u & hidden);
         hold_u32(&s[r]); /* WHY: one element after another; overlapped, they spill */
+    }
+    if (left) {
+        MXA_UNROLL
+        for (int r = 0; r < 32; r++) {
+            uint32_t seen = forward_beyond(edges->from[r & 1], r);
+            s[r] = (s[r] & seen) | (0xFC00FC00u & ~seen);
+            hold_u32(&s[r]);
+        }
     }
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {

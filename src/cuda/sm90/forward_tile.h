@@ -292,4 +292,20 @@ MXA_DEVICE void forward_tile_span(const mxa_forward_params *params, const forwar
     }
 }
 
+/* The same as edges of packed pairs. */
+MXA_DEVICE void forward_tile_edges(const mxa_forward_params *params, const forward_own *own,
+                                   int key, forward_edges *edges)
+{
+    const int row = forward_row(own), column = key + 2 * (dev_thread_again() & 3);
+    mxa_u32x2 visible = dev_load_shared_u32x2(own->tile + FORWARD_TILE_VISIBLE);
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        int low, high;
+        forward_visible(params, (int)visible.x, (int)visible.y, row + 8 * r, row + 8 * r, &low,
+                        &high);
+        edges->from[r] = 16 * forward_max(0, forward_min(low - column, 128));
+        edges->end[r] = 16 * forward_max(0, forward_min(high + 1 - column, 128));
+    }
+}
+
 #endif
