@@ -36,7 +36,7 @@ def test_the_documented_training(tmp_path):
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
     command = [sys.executable, ROOT / "examples/train_gpt.py", "--draw", record]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    found = re.findall(r"head_dim (\d+), 200 steps, .*?bf16 ([\d.]+), mxfp8 ([\d.]+), ratio ([\d.]+) .*?are ([\d.]+)", done.stdout)
+    found = re.findall(r"head_dim (\d+), 300 steps, .*?bf16 ([\d.]+), mxfp8 ([\d.]+), ratio ([\d.]+) .*?are ([\d.]+)", done.stdout)
     assert [row[0] for row in found] == ["64", "128"], done.stdout + done.stderr
     text = (ROOT / "docs/python.md").read_text()
     for dim, bf16, mxfp8, ratio, apart in found:
