@@ -9,6 +9,7 @@
 
 #define F32  MXATTN_F32
 #define BF16 MXATTN_BF16
+#define E4M3 MXATTN_E4M3
 #define WIDE MXATTN_INTERMEDIATES_BF16
 
 /* clang-format off */
@@ -23,6 +24,10 @@ static const mxt_seeds_case cases[] = {
     {"d64 wide", 64, 128, 1, 1, 64, 0, 0, F32, F32, WIDE, 0, 0, 0, 0},
     {"d128 wide", 128, 192, 1, 1, 128, 0, 0, F32, F32, WIDE, 0, 0, 0, 0},
     {"d256 wide", 64, 128, 1, 1, 256, 1, 0, F32, F32, WIDE, 0, 0, 0, 0},
+    {"d64 e4m3", 64, 128, 1, 1, 64, 0, 0, E4M3, F32, 0, 0, 0, 0, 0},
+    {"d128 e4m3 jagged", 97, 230, 1, 1, 128, 0, 1, E4M3, F32, 0, 0, 0, 0, 0},
+    {"d256 e4m3", 64, 128, 1, 1, 256, 0, 0, E4M3, F32, 0, 0, 0, 0, 0},
+    {"d256 bf16", 64, 128, 1, 1, 256, 1, 0, BF16, BF16, 0, 0, 0, 0, 0},
     {"strict", 128, 128, 1, 1, 128, 1, 0, F32, F32, WIDE, 0, 0, 1, 0},
 };
 /* clang-format on */
