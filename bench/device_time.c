@@ -59,7 +59,7 @@ static const driver *open_driver(void)
     return &d;
 }
 
-int mxc_bench_on_device(int32_t backend)
+int mxc_bench_on_device(mxattn_backend backend)
 {
     if (backend == MXATTN_BACKEND_EMU_SM90 || backend == MXATTN_BACKEND_EMU_SM100)
         mxc_die(
@@ -118,7 +118,7 @@ static void copy(void *memory, int set)
 mxc_ceiling mxc_device_copy_ceiling(void)
 {
     static double per_second;
-    if (!per_second) {
+    if (per_second == 0) {
         copied c = {.bytes = (size_t)1 << 30};
         c.to = mxc_device_memory(NULL, c.bytes);
         c.from = mxc_device_memory(NULL, c.bytes);

@@ -6,10 +6,11 @@
 #define MXC_DEVICE_TIME_H
 
 #include "ceilings.h"
+#include "mxattn/mxattn.h"
 #include "timing.h"
 
 /* 1 for the backend whose time is a device's. Emulated ones have none: refused with a sentence. */
-int mxc_bench_on_device(int32_t backend);
+int mxc_bench_on_device(mxattn_backend backend);
 
 /* As mxc_time, of work that queues on the default stream of device 0: sustained, 0.1 s of calls and
  * then 40, each between two events. */
