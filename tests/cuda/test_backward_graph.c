@@ -4,40 +4,13 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "device_run.h"
+#include "driver_calls.h"
 #include "fill.h"
 #include "mx/element.h"
 #include "report.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What the test needs of the driver beyond the library's own use. */
-typedef struct driver_calls {
-    int (*primary_context_retain)(void **context, int device);
-    int (*context_set)(void *context);
-    int (*begin_capture)(void *stream, int mode);
-    int (*end_capture)(void *stream, void **graph);
-    int (*instantiate)(void **executable, void *graph, unsigned long long flags);
-    int (*launch)(void *executable, void *stream);
-} driver_calls;
-
-static int load_driver(driver_calls *calls)
-{
-    static const char *const names[] = {"cuDevicePrimaryCtxRetain",    "cuCtxSetCurrent",
-                                        "cuStreamBeginCapture_v2",     "cuStreamEndCapture",
-                                        "cuGraphInstantiateWithFlags", "cuGraphLaunch"};
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    void **slots = (void **)calls;
-    for (size_t i = 0; library && i < sizeof names / sizeof names[0]; i++) {
-        void *symbol = dlsym(library, names[i]);
-        memcpy(&slots[i], &symbol, sizeof symbol);
-        if (!symbol) {
-            return 0;
-        }
-    }
-    return library != NULL;
-}
 
 enum { TOKENS = 300, HEADS = 4, HEAD_DIM = 128, BATCH = 3 };
 enum { ELEMENTS = TOKENS * HEADS * HEAD_DIM, ROWS = TOKENS * HEADS, SCALES = ELEMENTS / 32 };
@@ -179,7 +152,7 @@ static void read_back(const fixture *f, uint16_t *values)
 /* A capture in global mode (0) fails on any allocation, synchronisation or copy to the host, by any
  * thread; in thread-local mode (1) by this one. Replayed with other inputs and lengths the graph
  * gives what calls give. */
-static void captured(fixture *f, const driver_calls *driver, void *context, int mode)
+static void captured(fixture *f, const mxt_driver_calls *driver, void *context, int mode)
 {
     static const int32_t first[] = {0, 100, 228, 300}, second[] = {0, 1, 129, 290};
     const size_t bytes = 2 * (size_t)(TENSORS - WIDE) * ELEMENTS;
@@ -205,14 +178,15 @@ static void captured(fixture *f, const driver_calls *driver, void *context, int 
 
 int main(void)
 {
+    mxt_driver_calls driver;
     const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
-    driver_calls driver;
     void *context = NULL;
     fixture f;
     memset(&f, 0, sizeof f);
-    if (missing || !load_driver(&driver)) {
+    missing = missing ? missing : mxt_driver_load(&driver);
+    if (missing) {
         mxt_case("cuda backward in graphs");
-        mxt_skip("%s", missing ? missing : "an old driver");
+        mxt_skip("%s", missing);
         return mxt_finish();
     }
     mxt_case("set up");

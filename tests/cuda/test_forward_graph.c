@@ -4,45 +4,13 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "device_run.h"
+#include "driver_calls.h"
 #include "fill.h"
 #include "mx/element.h"
 #include "report.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What the test needs of the driver beyond the library's own use. */
-typedef struct driver_calls {
-    int (*primary_context_retain)(void **context, int device);
-    int (*context_set)(void *context);
-    int (*context_get)(void **context);
-    int (*begin_capture)(void *stream, int mode);
-    int (*end_capture)(void *stream, void **graph);
-    int (*instantiate)(void **executable, void *graph, unsigned long long flags);
-    int (*launch)(void *executable, void *stream);
-} driver_calls;
-
-static int load_driver(driver_calls *calls)
-{
-    static const char *const names[] = {"cuDevicePrimaryCtxRetain",
-                                        "cuCtxSetCurrent",
-                                        "cuCtxGetCurrent",
-                                        "cuStreamBeginCapture_v2",
-                                        "cuStreamEndCapture",
-                                        "cuGraphInstantiateWithFlags",
-                                        "cuGraphLaunch"};
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    void **slots = (void **)calls;
-    for (size_t i = 0; library && i < sizeof names / sizeof names[0]; i++) {
-        void *symbol = dlsym(library, names[i]);
-        memcpy(&slots[i], &symbol, sizeof symbol);
-        if (!symbol) {
-            return 0;
-        }
-    }
-    return library != NULL;
-}
 
 enum { TOKENS = 300, HEADS = 4, HEAD_DIM = 128, BATCH = 3 };
 enum { ELEMENTS = TOKENS * HEADS * HEAD_DIM, ROWS = TOKENS * HEADS };
@@ -153,7 +121,7 @@ static void read_back(const fixture *f, uint16_t *o, uint32_t *status)
 /* B122, B123: a capture in global mode fails on any allocation, synchronisation or copy to the
  * host, so none is in a call; replayed with other inputs the graph gives what a call gives. B124:
  * the call is on a stream that is not the default one, and leaves no context current. */
-static void captured(fixture *f, const driver_calls *driver, void *context)
+static void captured(fixture *f, const mxt_driver_calls *driver, void *context)
 {
     static const int32_t first[] = {0, 100, 228, 300}, second[] = {0, 1, 129, 290};
     uint16_t *direct = malloc(2 * (size_t)ELEMENTS), *replayed = malloc(2 * (size_t)ELEMENTS);
@@ -219,7 +187,7 @@ static void alignment(fixture *f)
 
 /* B124, B125: two devices of one kind, in one thread. Attention on each, while the other's context
  * is current, and on both at once: the same bits, and the current context is left. */
-static void two_devices(fixture *first, const driver_calls *driver)
+static void two_devices(fixture *first, const mxt_driver_calls *driver)
 {
     static const int32_t cu[] = {0, 1, 129, 290};
     mxattn_backend_info info;
@@ -266,14 +234,15 @@ static void two_devices(fixture *first, const driver_calls *driver)
 
 int main(void)
 {
+    mxt_driver_calls driver;
     const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
-    driver_calls driver;
     void *context = NULL;
     fixture f;
     memset(&f, 0, sizeof f);
-    if (missing || !load_driver(&driver)) {
+    missing = missing ? missing : mxt_driver_load(&driver);
+    if (missing) {
         mxt_case("cuda forward in graphs");
-        mxt_skip("%s", missing ? missing : "an old driver");
+        mxt_skip("%s", missing);
         return mxt_finish();
     }
     mxt_case("set up");

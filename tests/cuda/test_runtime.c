@@ -1,46 +1,21 @@
 /* test_runtime.c: what a call on a GPU promises beside its result: it can be captured in a graph,
  * leaves the current device alone, runs on the caller's stream and device, and refuses host memory.
  *
- * The driver's functions that the library does not use are opened here.
- *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/device.h"
 #include "device_run.h"
+#include "driver_calls.h"
 #include "fill.h"
 #include "mx/element.h"
 #include "mx/tensor.h"
 #include "report.h"
 #include "status.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { TOKENS = 300, HEADS = 2, DIMS = 64, COUNT = TOKENS * HEADS * DIMS, SCALES = COUNT / 32 };
-
-typedef struct graph_driver {
-    mxa_cu_result (*begin)(void *stream, int mode);
-    mxa_cu_result (*end)(void *stream, void **graph);
-    mxa_cu_result (*instantiate)(void **run, void *graph, unsigned long long flags);
-    mxa_cu_result (*launch)(void *run, void *stream);
-    mxa_cu_result (*current)(mxa_cu_context *context);
-} graph_driver;
-
-static int open_driver(graph_driver *d)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    const char *const names[] = {"cuStreamBeginCapture_v2", "cuStreamEndCapture",
-                                 "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuCtxGetCurrent"};
-    for (int i = 0; i < 5; i++) {
-        void *symbol = library ? dlsym(library, names[i]) : NULL;
-        if (!CHECK(symbol != NULL, "no %s", names[i])) {
-            return 0;
-        }
-        memcpy((char *)d + (size_t)i * sizeof symbol, &symbol, sizeof symbol);
-    }
-    return 1;
-}
 
 /* One quantization of jagged FP32 on a device, and what the host expects. */
 typedef struct job {
@@ -153,7 +128,7 @@ static void compare(job *j)
 }
 
 /* B122, B106: captured once, run on new data; then on offsets that have become malformed. */
-static void captured(const graph_driver *d)
+static void captured(const mxt_driver_calls *d)
 {
     void *stream = NULL, *graph = NULL, *run = NULL;
     mxt_case("B122 quantize in a graph");
@@ -162,9 +137,10 @@ static void captured(const graph_driver *d)
     CHECK_STATUS(MXATTN_OK, mxa_cuda_device_take(0, &device));
     CHECK_STATUS(MXATTN_OK, mxattn_device_stream_create(NULL, MXATTN_BACKEND_CUDA, 0, &stream));
     j->args.stream = stream;
-    CHECK(mxa_cuda_enter(device) == MXATTN_OK && d->begin(stream, 0) == 0, "begin");
+    CHECK(mxa_cuda_enter(device) == MXATTN_OK && d->begin_capture(stream, 0) == 0, "begin");
     CHECK_STATUS(MXATTN_OK, mxattn_quantize(NULL, &j->args));
-    CHECK(d->end(stream, &graph) == 0 && d->instantiate(&run, graph, 0) == 0, "instantiate");
+    CHECK(d->end_capture(stream, &graph) == 0 && d->instantiate(&run, graph, 0) == 0,
+          "instantiate");
     for (uint64_t seed = 2; seed < 4; seed++) {
         set(j, seed);
         spoil(j);
@@ -189,7 +165,7 @@ static void captured(const graph_driver *d)
 }
 
 /* B124, B125: devices in turn in one thread; the current context is as it was after each call. */
-static void devices_in_turn(const graph_driver *d)
+static void devices_in_turn(const mxt_driver_calls *d)
 {
     mxattn_backend_info info;
     mxattn_backend_info_init(&info);
@@ -202,11 +178,11 @@ static void devices_in_turn(const graph_driver *d)
     }
     for (int round = 0; round < 4; round++) {
         job *j = jobs[round % count];
-        mxa_cu_context before = NULL, after = NULL;
+        void *before = NULL, *after = NULL;
         spoil(j);
-        CHECK(d->current(&before) == 0, "current");
+        CHECK(d->context_get(&before) == 0, "current");
         CHECK_STATUS(MXATTN_OK, mxattn_quantize(NULL, &j->args));
-        CHECK(d->current(&after) == 0 && before == after, "another context is current");
+        CHECK(d->context_get(&after) == 0 && before == after, "another context is current");
         CHECK_STATUS(MXATTN_OK,
                      mxattn_device_synchronise(NULL, MXATTN_BACKEND_CUDA, j->device, NULL));
         compare(j);
@@ -230,13 +206,14 @@ static void host_memory(void)
 int main(void)
 {
     const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
-    graph_driver driver;
+    mxt_driver_calls driver;
     mxt_case("cuda runtime");
     if (missing) {
         mxt_skip("%s", missing);
         return mxt_finish();
     }
-    if (open_driver(&driver)) {
+    missing = mxt_driver_load(&driver);
+    if (CHECK(!missing, "no %s", missing)) {
         captured(&driver);
         devices_in_turn(&driver);
         host_memory();
