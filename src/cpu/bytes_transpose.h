@@ -1,4 +1,5 @@
-/* bytes_transpose.h: 32 x 32 bytes transposed by SSE2 unpacks, for words_avx2.h and words_avx512.h.
+/* bytes_transpose.h: 32 x 32 bytes transposed by SSE2 unpacks, for words_avx2.h and
+ * words_avx512.h, and of 16 x 16 for the emulator's products.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

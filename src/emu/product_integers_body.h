@@ -14,6 +14,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "cpu/bytes_transpose.h"
+
 #include <immintrin.h>
 
 enum {
@@ -192,28 +194,6 @@ static void store_smallest(const taken *t, int8_t *to)
                         _mm256_blendv_epi8(t->exponent, _mm256_set1_epi8(FAR8), zero));
 }
 
-/* to[j][i] = from[i][j] of 16 x 16 bytes. */
-static void transpose_bytes(uint8_t *to, int to_step, const uint8_t *from, int from_step)
-{
-    __m128i a[16], b[16];
-    for (int i = 0; i < 16; i++) {
-        a[i] = _mm_loadu_si128((const __m128i *)(const void *)(from + i * from_step));
-    }
-    for (int round = 0; round < 2; round++) { /* a perfect shuffle of 256, four times */
-        for (int i = 0; i < 8; i++) {
-            b[2 * i] = _mm_unpacklo_epi8(a[i], a[i + 8]);
-            b[2 * i + 1] = _mm_unpackhi_epi8(a[i], a[i + 8]);
-        }
-        for (int i = 0; i < 8; i++) {
-            a[2 * i] = _mm_unpacklo_epi8(b[i], b[i + 8]);
-            a[2 * i + 1] = _mm_unpackhi_epi8(b[i], b[i + 8]);
-        }
-    }
-    for (int i = 0; i < 16; i++) {
-        _mm_storeu_si128((__m128i *)(void *)(to + i * to_step), a[i]);
-    }
-}
-
 /* Exponents of codes, ZERO8 for zero. */
 static __m256i exponents_of(__m256i code, int mantissa_bits)
 {
@@ -233,9 +213,9 @@ static void arrange(const mxa_emu_product *p, integers *b)
     for (int j = 0; j < p->n; j += 16) {
         for (int k = 0; k < COUNT; k += 16) {
             if (p->b_k == 1) {
-                transpose_bytes(&b->by_k[k][j], CODES, from + j * p->b_n + k, p->b_n);
+                bytes_transpose_16(from + j * p->b_n + k, p->b_n, &b->by_k[k][j], CODES);
             } else {
-                transpose_bytes(&b->by_column[j][k], COUNT, from + k * p->b_k + j, p->b_k);
+                bytes_transpose_16(from + k * p->b_k + j, p->b_k, &b->by_column[j][k], COUNT);
             }
         }
     }
