@@ -9,19 +9,29 @@
 
 #include <string.h>
 
-/* Checks an arrival and counts it; 1: the barrier is complete. */
-static int arrive(mxa_emu_named_barrier *barrier, int id, int threads, int aligned,
-                  mxa_emu_site site)
+/* What a thread knows goes into a barrier, and its next epoch starts. */
+static void publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy, mxa_emu_thread *thread)
 {
-    mxa_emu *emu = mxa_emu_now;
-    const mxa_emu_warp *warp = emu->thread->warp;
-    const int expected = threads ? threads : emu->threads;
-    if (id < 0 || id >= MXA_EMU_NAMED_BARRIERS || expected % MXA_EMU_LANES ||
-        expected > emu->threads) {
+    mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
+    if (mxa_emu_now->options.checks) {
+        mxa_emu_gather(clocks, known, thread->known);
+        mxa_emu_gather_component(clocks, known, thread->component, thread->own);
+        mxa_emu_gather(clocks, proxy, thread->proxy);
+        mxa_emu_gather_component(clocks, proxy, thread->component, thread->own_proxy);
+        thread->own++;
+    }
+}
+
+/* Counts arrivals of `count` threads from `first` on; 1: the barrier is complete. */
+static int arrive(mxa_emu_named_barrier *barrier, int id, int threads, mxa_emu_thread *first,
+                  int count, mxa_emu_site site)
+{
+    const int most = mxa_emu_now->threads, expected = threads ? threads : most;
+    if (id < 0 || id >= MXA_EMU_NAMED_BARRIERS || expected % MXA_EMU_LANES || expected > most) {
         mxa_emu_error(12, "named barrier out of its range", site, 0,
                       "barrier %d of %d threads; ids are 0 to 15, counts multiples of 32 up to the "
                       "CTA's %d",
-                      id, expected, emu->threads);
+                      id, expected, most);
         mxa_emu_abort();
     }
     if (barrier->arrived && barrier->expected != expected) {
@@ -29,15 +39,16 @@ static int arrive(mxa_emu_named_barrier *barrier, int id, int threads, int align
                       "barrier %d: %d threads here, %d elsewhere", id, expected, barrier->expected);
         mxa_emu_abort();
     }
-    if (aligned && warp->meeting->come) {
-        mxa_emu_error(12, "aligned barrier in divergent code", site, 0,
-                      "barrier %d, while other lanes of the warp are at %s", id,
-                      warp->meeting->name);
+    if (barrier->arrived + count > expected) {
+        mxa_emu_error(12, "more threads at a named barrier than it counts", site, 0,
+                      "barrier %d: %d and %d more of %d", id, barrier->arrived, count, expected);
         mxa_emu_abort();
     }
     barrier->expected = expected;
-    mxa_emu_publish(&barrier->known, &barrier->proxy);
-    return ++barrier->arrived == expected;
+    for (int i = 0; i < count; i++) {
+        publish(&barrier->known, &barrier->proxy, &first[i]);
+    }
+    return (barrier->arrived += count) == expected;
 }
 
 /* All that wait go on, and know what any of the others knew; so does `last`, unless it is NULL: it
@@ -70,9 +81,15 @@ void mxa_emu_barrier_sync(int id, int threads, int aligned)
 {
     const mxa_emu_site site = MXA_EMU_SITE();
     mxa_emu_thread *thread = mxa_emu_now->thread;
+    const mxa_emu_meeting *meeting = thread->warp->meeting;
     mxa_emu_named_barrier *barrier = &thread->cta->barriers->named[id & 15];
     const int64_t first = mxa_emu_now->step;
-    const int last = arrive(barrier, id, threads, aligned, site);
+    if (aligned && meeting->come) {
+        mxa_emu_error(12, "aligned barrier in divergent code", site, 0,
+                      "barrier %d, while other lanes of the warp are at %s", id, meeting->name);
+        mxa_emu_abort();
+    }
+    const int last = arrive(barrier, id, threads, thread, 1, site);
     thread->wait_barrier = id;
     mxa_emu_count("barrier.sync");
     if (!last) {
@@ -84,13 +101,23 @@ void mxa_emu_barrier_sync(int id, int threads, int aligned)
     mxa_emu_pause();
 }
 
+/* The warp's arrival: barrier.arrive.aligned is one instruction of all its lanes (9.7.13.1), and
+ * each of them goes on at once, as far as it likes. */
+static void arrive_warp(mxa_emu_meeting *meeting)
+{
+    const int *given = meeting->lane[0]; /* id, threads: the key says that all lanes agree */
+    mxa_emu_named_barrier *barrier = &meeting->warp->cta->barriers->named[given[0] & 15];
+    if (arrive(barrier, given[0], given[1], meeting->first, meeting->lanes, meeting->site)) {
+        complete(barrier, given[0], NULL);
+    }
+}
+
 void mxa_emu_barrier_arrive(int id, int threads)
 {
     const mxa_emu_site site = MXA_EMU_SITE();
-    mxa_emu_named_barrier *barrier = &mxa_emu_now->thread->cta->barriers->named[id & 15];
-    if (arrive(barrier, id, threads, 1, site)) {
-        complete(barrier, id, NULL);
-    }
+    int given[] = {id, threads};
+    mxa_emu_meet_warp("barrier.arrive", arrive_warp,
+                      (uint64_t)(uint32_t)id << 32 | (uint32_t)threads, given, site);
     mxa_emu_pause();
 }
 
@@ -104,12 +131,7 @@ static void sync_lanes(mxa_emu_meeting *meeting)
         return;
     }
     for (int i = 0; i < meeting->lanes; i++) {
-        mxa_emu_thread *thread = &meeting->first[i];
-        mxa_emu_gather(clocks, &known, thread->known);
-        mxa_emu_gather_component(clocks, &known, thread->component, thread->own);
-        mxa_emu_gather(clocks, &proxy, thread->proxy);
-        mxa_emu_gather_component(clocks, &proxy, thread->component, thread->own_proxy);
-        thread->own++;
+        publish(&known, &proxy, &meeting->first[i]);
     }
     const mxa_emu_clock *all_known = mxa_emu_gathered(clocks, &known);
     const mxa_emu_clock *all_proxy = mxa_emu_gathered(clocks, &proxy);

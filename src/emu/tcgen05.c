@@ -1,5 +1,4 @@
-/* tcgen05.c: Blackwell's tensor cores: instruction descriptors, copies of scales, products,
- * commits.
+/* tcgen05.c: Blackwell's tensor cores: instruction descriptors, copies, products, commits.
  *
  * A product's operands are checked when it is issued and read when it runs. Row m of D lies in lane
  * m (M = 64: lane 32*(m/16) + m%16, or 16 further), column n in column n. A pair of CTAs has M =
@@ -79,34 +78,65 @@ void mxa_emu_tcgen05_commit(uint32_t barrier, uint32_t mask, int pair)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Copies of scales: 32 rows of 16 bytes to four columns, the same in all quarters
+ * Copies: rows of shared memory to columns, word j of a row to column j (PTX ISA 9.7.16.9.2)
  * --------------------------------------------------------------------------------------------- */
 
-enum { COPY_ROWS = 32, COPY_BYTES = 16, COPY_COLUMNS = COPY_BYTES / 4 };
+typedef struct copy_shape {
+    uint8_t rows, columns;
+    uint8_t halves; /* lanes that are written, as mxa_emu_check_tmem takes them */
+} copy_shape;
+
+static const copy_shape copy_shapes[] = {
+    [MXA_EMU_COPY_32X128B_WARPX4] = {32, 4, ALL}, [MXA_EMU_COPY_64X128B_02_13] = {64, 4, ALL},
+    [MXA_EMU_COPY_64X128B_01_23] = {64, 4, ALL},  [MXA_EMU_COPY_128X128B] = {128, 4, ALL},
+    [MXA_EMU_COPY_128X256B] = {128, 8, ALL},      [MXA_EMU_COPY_4X256B] = {4, 8, 0x55},
+};
+
+/* The row that goes to a lane; -1: none. */
+static int copied_row(int shape, int lane)
+{
+    switch (shape) {
+    case MXA_EMU_COPY_32X128B_WARPX4:
+        return lane % 32;
+    case MXA_EMU_COPY_64X128B_02_13:
+        return lane % 64;
+    case MXA_EMU_COPY_64X128B_01_23:
+        return lane / 64 * 32 + lane % 32;
+    case MXA_EMU_COPY_4X256B:
+        return lane % 32 ? -1 : lane / 32;
+    default:
+        return lane;
+    }
+}
 
 typedef struct copy_op {
     mxa_emu_op base;
     mxa_emu_cta *target[2];
     mxa_emu_matrix from;
     uint32_t column;
+    int shape;
 } copy_op;
 
 static void copy(mxa_emu_op *op)
 {
     const copy_op *c = (const copy_op *)op;
+    const uint32_t rows = copy_shapes[c->shape].rows, bytes = copy_shapes[c->shape].columns * 4u;
     for (int t = 0; t < 2 && c->target[t]; t++) {
-        unsigned char bytes[COPY_ROWS * COPY_BYTES];
-        mxa_emu_matrix_read(&c->from, c->target[t], COPY_ROWS, COPY_BYTES, bytes);
+        static _Thread_local unsigned char from[ROWS * ROW_BYTES];
+        mxa_emu_matrix_read(&c->from, c->target[t], rows, bytes, from);
         for (int lane = 0; lane < MXA_EMU_TMEM_LANES; lane++) {
-            memcpy(&c->target[t]->tmem[lane][c->column], bytes + lane % COPY_ROWS * COPY_BYTES,
-                   COPY_BYTES);
+            const int row = copied_row(c->shape, lane);
+            if (row >= 0) {
+                memcpy(&c->target[t]->tmem[lane][c->column], from + (uint32_t)row * bytes, bytes);
+            }
         }
     }
 }
 
-void mxa_emu_tcgen05_copy_scales(uint32_t to, uint64_t from, int pair)
+void mxa_emu_tcgen05_copy(uint32_t to, uint64_t from, int shape, int pair)
 {
     const mxa_emu_site site = MXA_EMU_SITE();
+    const copy_shape *s = &copy_shapes[shape];
     mxa_emu_cta *cta = mxa_emu_now->thread->cta, *peer = NULL;
     mxa_emu_matrix matrix;
     mxa_emu_tensor_group(cta, pair ? 2 : 1, site);
@@ -115,7 +145,7 @@ void mxa_emu_tcgen05_copy_scales(uint32_t to, uint64_t from, int pair)
         return;
     }
     if (matrix.swizzle || to >> 16) {
-        mxa_emu_error(matrix.swizzle ? 14 : 13, "tcgen05.cp of scales", site, 0,
+        mxa_emu_error(matrix.swizzle ? 14 : 13, "tcgen05.cp", site, 0,
                       matrix.swizzle ? "its source has no swizzle (%u bytes)"
                                      : "it starts at lane 0, not at lane %u",
                       matrix.swizzle ? matrix.swizzle : to >> 16);
@@ -128,11 +158,12 @@ void mxa_emu_tcgen05_copy_scales(uint32_t to, uint64_t from, int pair)
     c->target[1] = peer;
     c->from = matrix;
     c->column = to;
+    c->shape = shape;
     for (int t = 0; t < 2 && c->target[t]; t++) {
-        mxa_emu_matrix_check(&matrix, &as, c->target[t]->rank, COPY_ROWS, COPY_BYTES);
-        mxa_emu_check_tmem(c->target[t], &as, ALL, to, COPY_COLUMNS, 1);
+        mxa_emu_matrix_check(&matrix, &as, c->target[t]->rank, s->rows, s->columns * 4u);
+        mxa_emu_check_tmem(c->target[t], &as, s->halves, to, s->columns, 1);
     }
-    if (to + COPY_COLUMNS > MXA_EMU_TMEM_COLUMNS) {
+    if (to + s->columns > MXA_EMU_TMEM_COLUMNS) {
         mxa_emu_free(c); /* reported */
         return;
     }

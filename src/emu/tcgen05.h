@@ -21,7 +21,16 @@ typedef struct mxa_emu_tcgen05 {
 MXA_EMU_ENTRY void mxa_emu_tcgen05_fence_before(void);
 MXA_EMU_ENTRY void mxa_emu_tcgen05_fence_after(void);
 MXA_EMU_ENTRY void mxa_emu_tcgen05_commit(uint32_t barrier, uint32_t mask, int pair);
-MXA_EMU_ENTRY void mxa_emu_tcgen05_copy_scales(uint32_t to, uint64_t from, int pair);
+/* Shapes of copies. */
+enum {
+    MXA_EMU_COPY_32X128B_WARPX4,
+    MXA_EMU_COPY_64X128B_02_13,
+    MXA_EMU_COPY_64X128B_01_23,
+    MXA_EMU_COPY_128X128B,
+    MXA_EMU_COPY_128X256B,
+    MXA_EMU_COPY_4X256B
+};
+MXA_EMU_ENTRY void mxa_emu_tcgen05_copy(uint32_t to, uint64_t from, int shape, int pair);
 MXA_EMU_ENTRY void mxa_emu_tcgen05_mma(const mxa_emu_tcgen05 *product);
 
 MXA_DEVICE void tcgen05_fence_before(void)
@@ -44,15 +53,22 @@ MXA_DEVICE void tcgen05_commit_pair(uint32_t barrier, uint16_t mask)
     mxa_emu_tcgen05_commit(barrier, mask, 1);
 }
 
-MXA_DEVICE void tcgen05_copy_scales(uint32_t to, uint64_t from)
-{
-    mxa_emu_tcgen05_copy_scales(to, from, 0);
-}
+#define MXA_EMU_TCGEN05_COPY(name, shape)                                                          \
+    MXA_DEVICE void name(uint32_t to, uint64_t from)                                               \
+    {                                                                                              \
+        mxa_emu_tcgen05_copy(to, from, shape, 0);                                                  \
+    }                                                                                              \
+    MXA_DEVICE void name##_pair(uint32_t to, uint64_t from)                                        \
+    {                                                                                              \
+        mxa_emu_tcgen05_copy(to, from, shape, 1);                                                  \
+    }
 
-MXA_DEVICE void tcgen05_copy_scales_pair(uint32_t to, uint64_t from)
-{
-    mxa_emu_tcgen05_copy_scales(to, from, 1);
-}
+MXA_EMU_TCGEN05_COPY(tcgen05_copy_scales, MXA_EMU_COPY_32X128B_WARPX4)
+MXA_EMU_TCGEN05_COPY(tcgen05_copy_64x128b_02_13, MXA_EMU_COPY_64X128B_02_13)
+MXA_EMU_TCGEN05_COPY(tcgen05_copy_64x128b_01_23, MXA_EMU_COPY_64X128B_01_23)
+MXA_EMU_TCGEN05_COPY(tcgen05_copy_128x128b, MXA_EMU_COPY_128X128B)
+MXA_EMU_TCGEN05_COPY(tcgen05_copy_128x256b, MXA_EMU_COPY_128X256B)
+MXA_EMU_TCGEN05_COPY(tcgen05_copy_4x256b, MXA_EMU_COPY_4X256B)
 
 #define MXA_EMU_TCGEN05(name, kind, pair, a_in_tensor, a_type)                                     \
     MXA_DEVICE void name(uint32_t d, a_type a, uint64_t b, uint32_t instruction,                   \

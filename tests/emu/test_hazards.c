@@ -181,6 +181,25 @@ MXA_KERNEL(h12_counts, 64, mxt_emu_params, parameters)
     named_sync(1, parameters.broken && dev_thread() >= 32 ? 32 : 64);
 }
 
+/* H12: lanes that do not come to an aligned arrival. The twin's lanes run ahead of one another: the
+ * arrival makes none of them wait, and what they meet at next is not it. */
+MXA_KERNEL(h12_arrive, 64, mxt_emu_params, parameters)
+{
+    const mxa_shared shared = dev_shared();
+    const int lane = dev_thread() & 31;
+    if (dev_thread() < 32) {
+        dev_store_shared_u32(shared + AT_DATA + 4 * (uint32_t)lane, 1);
+        if (!parameters.broken || lane >= 7) {
+            named_arrive(2, 64);
+        }
+        warp_sync();
+        (void)shuffle_i32(lane, 0);
+    } else {
+        named_sync(2, 64);
+        (void)dev_load_shared_u32(shared + AT_DATA + 4 * (uint32_t)(lane ^ 1));
+    }
+}
+
 /* H16: copied out before anyone wrote it. */
 MXA_KERNEL(h16_unwritten, 32, mxt_emu_params, parameters)
 {
@@ -316,6 +335,7 @@ static const mxt_emu_case cases[] = {
     CASE(h12_parity, MXT_H(12), "deadlock", 64, 1),
     CASE(h12_divergent, MXT_H(12), "different instructions", 32, 1),
     CASE(h12_counts, MXT_H(12), "two counts", 64, 1),
+    CASE(h12_arrive, MXT_H(12), "barrier.arrive", 64, 1),
     CASE(h16_unwritten, MXT_H(16), "never written", 32, 1),
     CASE(h19_reuse, MXT_H(19), "bulk store reads", 32, 1),
     CASE(h19_end, MXT_H(19), "not waited for", 32, 1),

@@ -46,19 +46,31 @@ MXA_DEVICE void tcgen05_commit_pair(mxa_shared barrier, uint16_t mask)
                  : "memory");
 }
 
-/* A 512-byte unit of scales into 4 columns, the same in all four quarters: shape 32x128b.warpx4,
- * lane 32*p + i, column j takes 32-bit word j of row i. 9.7.16.9.2 */
-MXA_DEVICE void tcgen05_copy_scales(mxa_tmem to, uint64_t from)
-{
-    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;" ::"r"(to), "l"(from)
-                 : "memory");
-}
+/* Rows of shared memory into columns from `to` on (lane 0), 32-bit word j of a row in column j; a
+ * matrix without swizzle, K-major. Which lanes take row i: 9.7.16.9.2 */
+#define MXA_TCGEN05_COPY(name, shape)                                                              \
+    MXA_DEVICE void name(mxa_tmem to, uint64_t from)                                               \
+    {                                                                                              \
+        asm volatile("tcgen05.cp.cta_group::1." shape " [%0], %1;" ::"r"(to), "l"(from)            \
+                     : "memory");                                                                  \
+    }                                                                                              \
+    MXA_DEVICE void name##_pair(mxa_tmem to, uint64_t from)                                        \
+    {                                                                                              \
+        asm volatile("tcgen05.cp.cta_group::2." shape " [%0], %1;" ::"r"(to), "l"(from)            \
+                     : "memory");                                                                  \
+    }
 
-MXA_DEVICE void tcgen05_copy_scales_pair(mxa_tmem to, uint64_t from)
-{
-    asm volatile("tcgen05.cp.cta_group::2.32x128b.warpx4 [%0], %1;" ::"r"(to), "l"(from)
-                 : "memory");
-}
+/* 32 rows of 4 words, in every quarter: a 512-byte unit of scales. */
+MXA_TCGEN05_COPY(tcgen05_copy_scales, "32x128b.warpx4")
+/* 64 rows of 4 words: row i in lanes i and i + 64; or rows 0..31 in quarters 0 and 1, the others in
+ * 2 and 3. */
+MXA_TCGEN05_COPY(tcgen05_copy_64x128b_02_13, "64x128b.warpx2::02_13")
+MXA_TCGEN05_COPY(tcgen05_copy_64x128b_01_23, "64x128b.warpx2::01_23")
+/* 128 rows of 4 or of 8 words, row i in lane i. */
+MXA_TCGEN05_COPY(tcgen05_copy_128x128b, "128x128b")
+MXA_TCGEN05_COPY(tcgen05_copy_128x256b, "128x256b")
+/* 4 rows of 8 words, row i in lane 32*i. */
+MXA_TCGEN05_COPY(tcgen05_copy_4x256b, "4x256b")
 
 /* D = A*B + (accumulate ? D : 0), K = 32 bytes; _ss: A from shared memory, _ts: A from tensor
  * memory (row m in lane m, K packed along columns). B from shared memory. 9.7.16.10 */
