@@ -165,7 +165,8 @@ static float *floats(int64_t count)
 }
 
 /* What the baseline computes must be what the kernel computes, but for MXFP8's intermediates. */
-static void compare_baseline(const mxc_bench *b, const timed *t, const mxc_baseline_problem *p)
+static void compare_baseline(const mxc_bench *b, const timed *t, const mxc_baseline *baseline,
+                             const mxc_baseline_problem *p)
 {
     const mxc_sizes *s = b->sizes;
     const int which = t->backward ? MXC_DQ : MXC_O;
@@ -173,61 +174,93 @@ static void compare_baseline(const mxc_bench *b, const timed *t, const mxc_basel
     int64_t count = s->total_q * s->heads * (t->backward ? s->head_dim : s->head_dim_v);
     mxc_error error = mxc_compare(ours, t->backward ? p->dq : p->o, count);
     if (!(error.rms <= (t->backward ? MXC_LIMIT_DQ_DK : MXC_LIMIT_O_E4M3)))
-        mxc_die("the baseline %s computes something else: rms %.3g of %s", b->baseline->name,
+        mxc_die("the baseline %s computes something else: rms %.3g of %s", baseline->name,
                 error.rms, t->backward ? "dQ" : "O");
     free(ours);
 }
 
-static double time_baseline(const mxc_bench *b, const timed *t)
+/* A problem for baselines out of the first set, and its memory. */
+typedef struct baseline_memory {
+    mxc_baseline_problem problem;
+    int32_t *offsets_q, *offsets_k; /* NULL: the sizes' own */
+    float *operands[4];
+} baseline_memory;
+
+static void baseline_problem_make(const mxc_bench *b, const timed *t, baseline_memory *m)
 {
     const mxc_sizes *s = b->sizes;
     const mxattn_attention_problem *problem = &t->problem;
-    int32_t *offsets_q = s->cu_seqlens, *offsets_k = s->cu_seqlens;
+    *m = (baseline_memory){0};
     if (!s->cu_seqlens) {
-        offsets_q = dense_offsets(s->batch, s->seqlen_q);
-        offsets_k = dense_offsets(s->batch, s->seqlen_k);
+        m->offsets_q = dense_offsets(s->batch, s->seqlen_q);
+        m->offsets_k = dense_offsets(s->batch, s->seqlen_k);
     }
-    float *operands[4];
     for (int i = MXC_Q; i <= MXC_DOUT; i++)
-        operands[i] = mxc_tensor_values(b->context, s, &t->host.t[i]);
-    mxc_baseline_problem p = {.batch = s->batch,
-                              .heads = s->heads,
-                              .kv_heads = s->kv_heads,
-                              .head_dim = s->head_dim,
-                              .head_dim_v = s->head_dim_v,
-                              .cu_seqlens_q = offsets_q,
-                              .cu_seqlens_k = offsets_k,
-                              .left = problem->window[0],
-                              .right = problem->causal ? 0 : problem->window[1],
-                              .softmax_scale = t->info.softmax_scale,
-                              .threads = b->threads,
-                              .q = operands[MXC_Q],
-                              .k = operands[MXC_K],
-                              .v = operands[MXC_V],
-                              .dout = operands[MXC_DOUT],
-                              .o = floats(s->total_q * s->heads * s->head_dim_v),
-                              .lse = floats(s->total_q * s->heads),
-                              .dq = floats(s->total_q * s->heads * s->head_dim),
-                              .dk = floats(s->total_k * s->kv_heads * s->head_dim),
-                              .dv = floats(s->total_k * s->kv_heads * s->head_dim_v)};
-    b->baseline->forward(&p);
-    if (t->backward)
-        b->baseline->backward(&p);
-    compare_baseline(b, t, &p);
-    timed_baseline other = {t->backward ? b->baseline->backward : b->baseline->forward, p};
-    double seconds = mxc_time(run_baseline, &other, 1, b->min_seconds).median;
+        m->operands[i] = mxc_tensor_values(b->context, s, &t->host.t[i]);
+    m->problem =
+        (mxc_baseline_problem){.batch = s->batch,
+                               .heads = s->heads,
+                               .kv_heads = s->kv_heads,
+                               .head_dim = s->head_dim,
+                               .head_dim_v = s->head_dim_v,
+                               .cu_seqlens_q = s->cu_seqlens ? s->cu_seqlens : m->offsets_q,
+                               .cu_seqlens_k = s->cu_seqlens ? s->cu_seqlens : m->offsets_k,
+                               .left = problem->window[0],
+                               .right = problem->causal ? 0 : problem->window[1],
+                               .softmax_scale = t->info.softmax_scale,
+                               .threads = b->threads,
+                               .q = m->operands[MXC_Q],
+                               .k = m->operands[MXC_K],
+                               .v = m->operands[MXC_V],
+                               .dout = m->operands[MXC_DOUT],
+                               .o = floats(s->total_q * s->heads * s->head_dim_v),
+                               .lse = floats(s->total_q * s->heads),
+                               .dq = floats(s->total_q * s->heads * s->head_dim),
+                               .dk = floats(s->total_k * s->kv_heads * s->head_dim),
+                               .dv = floats(s->total_k * s->kv_heads * s->head_dim_v)};
+}
+
+static void baseline_problem_release(baseline_memory *m)
+{
     for (int i = 0; i < 4; i++)
-        free(operands[i]);
-    free(p.o);
-    free(p.lse);
-    free(p.dq);
-    free(p.dk);
-    free(p.dv);
-    if (!s->cu_seqlens) {
-        free(offsets_q);
-        free(offsets_k);
+        free(m->operands[i]);
+    free(m->problem.o);
+    free(m->problem.lse);
+    free(m->problem.dq);
+    free(m->problem.dk);
+    free(m->problem.dv);
+    free(m->offsets_q);
+    free(m->offsets_k);
+}
+
+/* Ours and each baseline in turns. */
+static mxc_timing time_with_baselines(mxc_bench *b, timed *t)
+{
+    baseline_memory memory;
+    timed_baseline other[MXC_BASELINES_MOST];
+    mxc_work works[1 + MXC_BASELINES_MOST] = {
+        {.run = t->backward ? run_backward : run_forward, .arg = t, .sets = t->sets}};
+    baseline_problem_make(b, t, &memory);
+    for (int i = 0; i < b->baseline_count; i++) {
+        const mxc_baseline *baseline = b->baselines[i];
+        if (baseline->begin)
+            baseline->begin(&memory.problem);
+        baseline->forward(&memory.problem);
+        if (t->backward)
+            baseline->backward(&memory.problem);
+        compare_baseline(b, t, baseline, &memory.problem);
+        other[i] =
+            (timed_baseline){t->backward ? baseline->backward : baseline->forward, memory.problem};
+        works[1 + i] = (mxc_work){.run = run_baseline, .arg = &other[i], .sets = 1};
     }
-    return seconds;
+    mxc_time_turns(works, 1 + b->baseline_count, b->min_seconds);
+    for (int i = 0; i < b->baseline_count; i++) {
+        b->baseline_seconds[t->backward][i] = works[1 + i].timing.median;
+        if (b->baselines[i]->end)
+            b->baselines[i]->end();
+    }
+    baseline_problem_release(&memory);
+    return works[0].timing;
 }
 
 /* Where few queries meet many keys, reading those (and their scales) is what takes longest. */
@@ -261,8 +294,6 @@ void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
         mxc_device_fetch(t.host.memory, t.set[0].memory,
                          (size_t)mxc_tensor_set_bytes(b->sizes, &t.problem));
     mxc_verify_attention(b->checker, b->sizes, &t.problem, &t.info, &t.host, backward);
-    if (b->baseline && !in_call)
-        b->baseline_seconds[backward] = time_baseline(b, &t);
 
     const mxc_sizes *s = b->sizes;
     double pairs = mxc_sizes_visible_pairs(s, &t.problem) * (double)s->heads;
@@ -283,8 +314,12 @@ void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
         row.ceiling = mxc_arithmetic_ceiling(t.info.isa_name, b->threads);
     if (!t.on_device && !backward && !in_call)
         choose_ceiling(b, &row);
-    row.timing =
-        t.on_device ? mxc_device_time(run, &t, t.sets) : mxc_time(run, &t, t.sets, b->min_seconds);
+    if (t.on_device)
+        row.timing = mxc_device_time(run, &t, t.sets);
+    else if (b->baseline_count && !in_call)
+        row.timing = time_with_baselines(b, &t);
+    else
+        row.timing = mxc_time(run, &t, t.sets, b->min_seconds);
     mxc_bench_report(b, &t.problem, &row);
     release(&t);
 }

@@ -89,7 +89,7 @@ static int64_t padded(int64_t columns)
 static void probabilities(const mxc_baseline_problem *p, const tile *t, float *scores, float *top,
                           float *sum, const float *known_lse)
 {
-    const mxc_softmax_row softmax = mxc_softmax_row_best();
+    const mxc_softmax *softmax = mxc_softmax_best();
     int64_t d = p->head_dim, ld = padded(t->columns);
     const float *q = p->q + ((t->q_row + t->first) * p->heads + t->head) * d;
     const float *k = p->k + ((t->k_row + t->low) * p->kv_heads + t->kv_head) * d;
@@ -106,7 +106,7 @@ static void probabilities(const mxc_baseline_problem *p, const tile *t, float *s
         top[r] = known_lse ? known_lse[r * p->heads] : NAN;
         sum[r] = 0;
         if (to > from)
-            sum[r] = softmax(row, ld, (float)p->softmax_scale, &top[r]);
+            sum[r] = softmax->row(row, ld, (float)p->softmax_scale, &top[r]);
         else
             memset(row, 0, (size_t)ld * sizeof *row);
     }
@@ -230,5 +230,10 @@ static void backward(const mxc_baseline_problem *p)
     run(p, 1);
 }
 
-const mxc_baseline mxc_baseline_openblas = {"openblas sgemm, float32", open_library, forward,
-                                            backward};
+const mxc_baseline mxc_baseline_openblas = {
+    .name = "openblas sgemm, float32",
+    .label = "openblas",
+    .open = open_library,
+    .forward = forward,
+    .backward = backward,
+};

@@ -24,13 +24,21 @@ typedef struct mxc_baseline_problem {
 } mxc_baseline_problem;
 
 typedef struct mxc_baseline {
-    const char *name; /* "openblas" */
+    const char *name;  /* "openblas sgemm, float32" */
+    const char *label; /* "openblas" */
     /* 1 when the library was found; otherwise why says what is missing. */
     int (*open)(char *why, size_t why_size);
+    /* Before and after the calls on one problem: what a user would keep from call to call. NULL:
+     * nothing. */
+    void (*begin)(const mxc_baseline_problem *problem);
+    void (*end)(void);
     void (*forward)(const mxc_baseline_problem *problem);
     void (*backward)(const mxc_baseline_problem *problem); /* after forward */
 } mxc_baseline;
 
 extern const mxc_baseline mxc_baseline_openblas;
+extern const mxc_baseline mxc_baseline_onednn;
+
+enum { MXC_BASELINES_MOST = 2 };
 
 #endif

@@ -19,9 +19,11 @@ typedef struct mxc_bench {
     const mxc_sizes *sizes;
     int32_t threads;
     double min_seconds;
-    const mxc_baseline *baseline; /* NULL: none */
-    double baseline_seconds[2];   /* forward, backward of this shape; 0: not timed yet */
-    cJSON *rows;                  /* JSON array that grows */
+    const mxc_baseline *baselines[MXC_BASELINES_MOST];
+    int baseline_count;
+    double baseline_seconds[2]
+                           [MXC_BASELINES_MOST]; /* forward, backward of this shape; 0: not timed */
+    cJSON *rows;                                 /* JSON array that grows */
 } mxc_bench;
 
 /* One line of the table, one object of the JSON. */
@@ -31,10 +33,10 @@ typedef struct mxc_bench_row {
     const char *block;
     const char *backend, *kernel, *isa;
     mxc_timing timing;
-    double flops, bytes;     /* one of them is 0 */
-    double workspace;        /* bytes; 0: not told */
-    mxc_ceiling ceiling;     /* no name: none is known */
-    double baseline_seconds; /* 0: none */
+    double flops, bytes;            /* one of them is 0 */
+    double workspace;               /* bytes; 0: not told */
+    mxc_ceiling ceiling;            /* no name: none is known */
+    const double *baseline_seconds; /* of each baseline, 0: not timed; NULL: none */
 } mxc_bench_row;
 
 /* Verifies, then times. backward: else forward. in_call: operands come in BF16 and are quantized by

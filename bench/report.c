@@ -34,11 +34,14 @@ void mxc_bench_head(const mxc_bench *bench)
         (void)printf("%s; sustained; %s\n", mxc_device_name(), shape);
     else
         (void)printf("%s, %d threads; %s\n", mxc_machine(), bench->threads, shape);
-    (void)printf("%-24s %-6s %-7s %-10s %10s %21s %9s %8s %7s\n", "op", "in", "block", "isa", "ms",
-                 "min..max", "GFLOP/s", "ceiling", "ratio");
+    (void)printf("%-24s %-6s %-7s %-10s %10s %21s %9s %8s", "op", "in", "block", "isa", "ms",
+                 "min..max", "GFLOP/s", "ceiling");
+    for (int i = 0; i < bench->baseline_count; i++)
+        (void)printf(" %9s", bench->baselines[i]->label);
+    (void)printf("\n");
 }
 
-static void print_row(const mxc_bench_row *row, double rate, double share, double ratio)
+static void print_row(const mxc_bench *bench, const mxc_bench_row *row, double rate, double share)
 {
     char range[40];
     (void)snprintf(range, sizeof range, "%.4g..%.4g", 1e3 * row->timing.min, 1e3 * row->timing.max);
@@ -48,8 +51,9 @@ static void print_row(const mxc_bench_row *row, double rate, double share, doubl
         (void)printf(" %7.1f%%", 100 * share);
     else
         (void)printf(" %8s", "-");
-    if (ratio > 0)
-        (void)printf(" %7.2f", ratio);
+    for (int i = 0; i < bench->baseline_count && row->baseline_seconds; i++)
+        if (row->baseline_seconds[i] > 0)
+            (void)printf(" %8.2fx", row->baseline_seconds[i] / row->timing.median);
     (void)printf("%s\n", row->flops > 0 ? "" : "  (GB/s)");
     (void)fflush(stdout);
 }
@@ -73,14 +77,40 @@ static cJSON *shape_object(const mxc_sizes *s, const mxattn_attention_problem *p
     return shape;
 }
 
+/* Every baseline; and the fastest of them as the one that the ratio is over. */
+static void add_baselines(const mxc_bench *bench, const mxc_bench_row *row, cJSON *json)
+{
+    cJSON *list = cJSON_AddArrayToObject(json, "baselines");
+    int best = -1;
+    for (int i = 0; i < bench->baseline_count && row->baseline_seconds; i++) {
+        const double seconds = row->baseline_seconds[i];
+        if (seconds <= 0)
+            continue;
+        cJSON *one = cJSON_CreateObject();
+        cJSON_AddItemToArray(list, one);
+        cJSON_AddStringToObject(one, "name", bench->baselines[i]->name);
+        cJSON_AddNumberToObject(one, "ms", 1e3 * seconds);
+        cJSON_AddNumberToObject(one, "ratio", seconds / row->timing.median);
+        if (best < 0 || seconds < row->baseline_seconds[best])
+            best = i;
+    }
+    if (best < 0) {
+        cJSON_AddNullToObject(json, "baseline");
+        cJSON_AddNullToObject(json, "ratio");
+        return;
+    }
+    cJSON_AddStringToObject(json, "baseline", bench->baselines[best]->name);
+    cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * row->baseline_seconds[best]);
+    cJSON_AddNumberToObject(json, "ratio", row->baseline_seconds[best] / row->timing.median);
+}
+
 void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
                       const mxc_bench_row *row)
 {
     double median = row->timing.median;
     double rate = (row->flops > 0 ? row->flops : row->bytes) / median;
     double share = row->ceiling.name ? rate / row->ceiling.per_second : 0;
-    double ratio = row->baseline_seconds / median;
-    print_row(row, 1e-9 * rate, share, ratio);
+    print_row(bench, row, 1e-9 * rate, share);
 
     cJSON *json = cJSON_CreateObject();
     cJSON_AddItemToArray(bench->rows, json);
@@ -108,14 +138,7 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
     }
     if (row->workspace > 0)
         cJSON_AddNumberToObject(json, "workspace_bytes", row->workspace);
-    if (row->baseline_seconds > 0) {
-        cJSON_AddStringToObject(json, "baseline", bench->baseline->name);
-        cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * row->baseline_seconds);
-        cJSON_AddNumberToObject(json, "ratio", ratio);
-    } else {
-        cJSON_AddNullToObject(json, "baseline");
-        cJSON_AddNullToObject(json, "ratio");
-    }
+    add_baselines(bench, row, json);
     cJSON_AddStringToObject(json, "machine",
                             mxc_bench_on_device(bench->options->backend) ? mxc_device_name()
                                                                          : mxc_machine());

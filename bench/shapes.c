@@ -16,7 +16,7 @@ static void run(mxc_bench *b, const mxc_options *options, int backward)
     mxc_sizes_resolve(options, &sizes);
     b->options = options;
     b->sizes = &sizes;
-    b->baseline_seconds[0] = b->baseline_seconds[1] = 0;
+    memset(b->baseline_seconds, 0, sizeof b->baseline_seconds);
     mxc_bench_head(b);
     mxc_bench_attention(b, backward, 0);
     free(sizes.cu_seqlens);

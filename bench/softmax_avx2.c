@@ -2,5 +2,5 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define MXC_SOFTMAX_NAME mxc_softmax_row_avx2
+#define MXC_SOFTMAX_NAME mxc_softmax_avx2
 #include "softmax_body.h"

@@ -2,5 +2,5 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define MXC_SOFTMAX_NAME mxc_softmax_row_avx512
+#define MXC_SOFTMAX_NAME mxc_softmax_avx512
 #include "softmax_body.h"

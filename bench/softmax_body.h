@@ -1,4 +1,4 @@
-/* softmax_body.h: the loop of softmax.h; the including file defines MXC_SOFTMAX_NAME.
+/* softmax_body.h: the loop of softmax.h; the including file defines MXC_SOFTMAX_NAME, the table.
  *
  * exp(x) = 2^n * 2^f with n the nearest integer to x*log2(e): 2^f by its Taylor polynomial of
  * degree 6 in f*ln2 (relative error below 2e-7 for |f| <= 1/2), 2^n by its exponent bits.
@@ -12,6 +12,7 @@
 
 typedef float floats __attribute__((vector_size(64)));
 typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint16_t halves __attribute__((vector_size(32)));
 
 static inline void exp_of_differences(floats *x, float scale, float top)
 {
@@ -31,31 +32,80 @@ static inline void exp_of_differences(floats *x, float scale, float top)
     *x = (floats)(((ints)p + (n << 23)) & ~small);
 }
 
-float MXC_SOFTMAX_NAME(float *x, int64_t n, float scale, float *top)
+static inline void raise(floats *most, const floats *x)
+{
+    ints more = *x > *most;
+    *most = (floats)(((ints)*x & more) | ((ints)*most & ~more));
+}
+
+static float highest(const float *x, int64_t n, float scale, float least)
+{
+    floats v, most;
+    memcpy(&most, x, sizeof most);
+    most *= scale;
+    for (int64_t i = MXC_SOFTMAX_LANES; i < n; i += MXC_SOFTMAX_LANES) {
+        memcpy(&v, x + i, sizeof v);
+        v *= scale;
+        raise(&most, &v);
+    }
+    for (int i = 0; i < MXC_SOFTMAX_LANES; i++)
+        least = most[i] > least ? most[i] : least;
+    return least;
+}
+
+static float total(const floats *sums)
+{
+    float sum = 0;
+    for (int i = 0; i < MXC_SOFTMAX_LANES; i++)
+        sum += (*sums)[i];
+    return sum;
+}
+
+static float row(float *x, int64_t n, float scale, float *top)
 {
     floats v, sums = {0};
-    if (isnan(*top)) {
-        floats most;
-        memcpy(&most, x, sizeof most);
-        most *= scale;
-        for (int64_t i = MXC_SOFTMAX_LANES; i < n; i += MXC_SOFTMAX_LANES) {
-            memcpy(&v, x + i, sizeof v);
-            v *= scale;
-            ints more = v > most;
-            most = (floats)(((ints)v & more) | ((ints)most & ~more));
-        }
-        *top = most[0];
-        for (int i = 1; i < MXC_SOFTMAX_LANES; i++)
-            *top = most[i] > *top ? most[i] : *top;
-    }
+    if (isnan(*top))
+        *top = highest(x, n, scale, -INFINITY);
     for (int64_t i = 0; i < n; i += MXC_SOFTMAX_LANES) {
         memcpy(&v, x + i, sizeof v);
         exp_of_differences(&v, scale, *top);
         memcpy(x + i, &v, sizeof v);
         sums += v;
     }
-    float sum = 0;
-    for (int i = 0; i < MXC_SOFTMAX_LANES; i++)
-        sum += sums[i];
-    return sum;
+    return total(&sums);
 }
+
+/* To nearest, ties to even; no NaN comes here. */
+static inline void store_bf16(uint16_t *to, const floats *x)
+{
+    ints bits = (ints)*x;
+    halves high = __builtin_convertvector((bits + 0x7fff + ((bits >> 16) & 1)) >> 16, halves);
+    memcpy(to, &high, sizeof high);
+}
+
+static float row_bf16(float *x, int64_t n, float scale, float top, uint16_t *p)
+{
+    floats v, sums = {0};
+    for (int64_t i = 0; i < n; i += MXC_SOFTMAX_LANES) {
+        memcpy(&v, x + i, sizeof v);
+        exp_of_differences(&v, scale, top);
+        memcpy(x + i, &v, sizeof v);
+        store_bf16(p + i, &v);
+        sums += v;
+    }
+    return total(&sums);
+}
+
+static void gradient_bf16(const float *p, const float *dp, int64_t n, float scale, float delta,
+                          uint16_t *ds)
+{
+    floats u, v;
+    for (int64_t i = 0; i < n; i += MXC_SOFTMAX_LANES) {
+        memcpy(&u, p + i, sizeof u);
+        memcpy(&v, dp + i, sizeof v);
+        u *= (v - delta) * scale;
+        store_bf16(ds + i, &u);
+    }
+}
+
+const mxc_softmax MXC_SOFTMAX_NAME = {row, highest, row_bf16, gradient_bf16};

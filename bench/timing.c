@@ -18,24 +18,42 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds)
+static mxc_timing timing_of(double *times, int n)
 {
-    double times[MOST_REPETITIONS], start = mxc_seconds();
-    int n = 0;
-    for (int set = 0; set < sets && mxc_seconds() - start < min_seconds + 1; set++)
-        work(arg, set);
-    start = mxc_seconds();
-    while (n < MOST_REPETITIONS) {
-        double before = mxc_seconds();
-        work(arg, n % sets);
-        double after = mxc_seconds();
-        times[n++] = after - before;
-        if (n >= LEAST_REPETITIONS && after - start >= min_seconds)
-            break;
-    }
     qsort(times, (size_t)n, sizeof *times, compare_doubles);
     double median = n % 2 ? times[n / 2] : (times[n / 2 - 1] + times[n / 2]) / 2;
     return (mxc_timing){median, times[0], times[n - 1], n};
+}
+
+void mxc_time_turns(mxc_work *works, int count, double min_seconds)
+{
+    static double times[MXC_WORKS_MOST][MOST_REPETITIONS];
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        double start = mxc_seconds();
+        for (int set = 0; set < works[i].sets && mxc_seconds() - start < min_seconds + 1; set++)
+            works[i].run(works[i].arg, set);
+    }
+    double start = mxc_seconds();
+    while (n < MOST_REPETITIONS) {
+        for (int i = 0; i < count; i++) {
+            double before = mxc_seconds();
+            works[i].run(works[i].arg, n % works[i].sets);
+            times[i][n] = mxc_seconds() - before;
+        }
+        n++;
+        if (n >= LEAST_REPETITIONS && mxc_seconds() - start >= min_seconds * count)
+            break;
+    }
+    for (int i = 0; i < count; i++)
+        works[i].timing = timing_of(times[i], n);
+}
+
+mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds)
+{
+    mxc_work one = {.run = work, .arg = arg, .sets = sets};
+    mxc_time_turns(&one, 1, min_seconds);
+    return one.timing;
 }
 
 /* What Linux says of the third level, in bytes; 0 where it does not. WHY before sysconf: that gives

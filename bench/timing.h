@@ -18,6 +18,19 @@ typedef struct mxc_timing {
  * min_seconds. */
 mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds);
 
+/* One of several pieces of work that take turns, so that a noisy moment meets all of them. */
+typedef struct mxc_work {
+    void (*run)(void *arg, int set);
+    void *arg;
+    int sets;
+    mxc_timing timing; /* the result */
+} mxc_work;
+
+enum { MXC_WORKS_MOST = 4 };
+
+/* mxc_time of each of `count` pieces, min_seconds for each on average. */
+void mxc_time_turns(mxc_work *works, int count, double min_seconds);
+
 /* Sets of `bytes` each that together exceed twice the last-level cache, but not memory_limit. */
 int mxc_rotation_sets(int64_t bytes, int64_t memory_limit);
 

@@ -106,7 +106,7 @@ static void bench_shape(mxc_bench *b, int ops, const mxc_options *options)
     mxc_sizes_resolve(options, &sizes);
     b->options = options;
     b->sizes = &sizes;
-    b->baseline_seconds[0] = b->baseline_seconds[1] = 0;
+    memset(b->baseline_seconds, 0, sizeof b->baseline_seconds);
     mxc_bench_head(b);
     if (ops & QUANTIZE)
         bench_quantize(b);
@@ -135,11 +135,21 @@ static void bench_sweep(mxc_bench *b, int ops, const mxc_options *options)
         mxc_bench_fit(b, "backward");
 }
 
+static void open_baselines(mxc_bench *b)
+{
+    static const mxc_baseline *const known[] = {&mxc_baseline_openblas, &mxc_baseline_onednn};
+    char why[256];
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i]->open(why, sizeof why))
+            b->baselines[b->baseline_count++] = known[i];
+        else
+            (void)printf("no baseline %s: %s\n", known[i]->name, why);
+}
+
 int mxc_verb_bench(int argc, char **argv)
 {
     mxc_options options;
     arguments a = {.min_seconds = 1};
-    char why[256];
     mxc_options_init(&options);
     mxc_parse(&argp, argc, argv, &options, &a);
     const int ops = a.ops ? a.ops : ALL;
@@ -156,12 +166,8 @@ int mxc_verb_bench(int argc, char **argv)
         mxc_die(
             "producers or shapes is given beside --backend cuda; bench/gpu.py times producers on a "
             "device");
-    if (!a.no_baseline && !on_device && (ops & (FORWARD | BACKWARD | SHAPES))) {
-        if (mxc_baseline_openblas.open(why, sizeof why))
-            b.baseline = &mxc_baseline_openblas;
-        else
-            (void)printf("no baseline %s: %s\n", mxc_baseline_openblas.name, why);
-    }
+    if (!a.no_baseline && !on_device && (ops & (FORWARD | BACKWARD | SHAPES)))
+        open_baselines(&b);
     if (a.sweep)
         bench_sweep(&b, ops, &options);
     else if (ops & ALL)
