@@ -170,24 +170,36 @@ int batch_append(batch *b, const int *input, const int *target, int length)
 }
 
 /* A fifth of the tokens hidden, one at least. */
-static int append_hidden(const text *t, batch *b, passage p, random_state *random)
+static void hide(const text *t, passage p, random_state *random, int *input, int *target)
 {
-    int input[MAX_PASSAGE], target[MAX_PASSAGE];
     const int always = random_below(random, p.length);
     for (int i = 0; i < p.length; i++) {
         const int token = t->tokens[p.start + i];
-        const int hide = random_uniform(random) < 0.2 || i == always;
-        input[i] = hide ? t->hidden : token;
-        target[i] = hide ? token : -1;
+        const int hides = random_uniform(random) < 0.2 || i == always;
+        input[i] = hides ? t->hidden : token;
+        target[i] = hides ? token : -1;
     }
-    return batch_append(b, input, target, p.length);
+}
+
+static random_state validation_random(int number)
+{
+    return (random_state){(uint64_t)number};
+}
+
+void validation_hide(const text *t, int number, int *input, int *target)
+{
+    random_state random = validation_random(number);
+    hide(t, t->validation.list[number], &random, input, target);
 }
 
 static int append_passage(const text *t, batch *b, passage p, random_state *random)
 {
     const int *target = t->tokens + p.start;
-    if (t->hidden >= 0)
-        return append_hidden(t, b, p, random);
+    if (t->hidden >= 0) {
+        int seen[MAX_PASSAGE], hidden[MAX_PASSAGE];
+        hide(t, p, random, seen, hidden);
+        return batch_append(b, seen, hidden, p.length);
+    }
     return batch_append(b, target - 1, target, p.length);
 }
 
@@ -232,7 +244,7 @@ int validation_fill(const text *t, batch *b, int first)
 {
     batch_clear(b);
     for (; first < t->validation.count; first++) {
-        random_state random = {(uint64_t)first}; /* hides the same tokens each time */
+        random_state random = validation_random(first); /* hides the same tokens each time */
         if (!append_passage(t, b, t->validation.list[first], &random))
             break;
     }

@@ -42,6 +42,8 @@ void text_destroy(text *t);
 
 /* Histories of users' choices instead (histories.c). */
 text *histories_create(uint64_t seed);
+/* The validation loss, in nats a hidden item, of one who knows how they were made. */
+double histories_floor(const text *t, uint64_t seed);
 void passages_add(passage_list *p, int start, int length);
 
 /* Passages packed one after another, without padding. */
@@ -74,6 +76,10 @@ void sampler_fill(sampler *s, batch *b);
 
 /* Fills b with validation passages from number `first` on; returns the number of the next. */
 int validation_fill(const text *t, batch *b, int first);
+
+/* What the network sees of a validation passage where tokens are hidden, and what it is asked (-1:
+ * nothing); each of the passage's length. */
+void validation_hide(const text *t, int number, int *input, int *target);
 
 /* Cross entropy on the validation passages, in nats a token, of a bigram model counted on the
  * training passages: P(b | a) = (count(a b) + 0.1) / (count(a) + 0.1 * vocabulary). */

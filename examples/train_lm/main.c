@@ -159,6 +159,11 @@ int main(int argc, char **argv)
            o.recommend ? "histories" : "text", t->count, t->vocabulary, t->train.count,
            t->validation.count, t->validation.tokens);
     printf("bigram model of the same data: cross entropy %.4f nats\n", bigram);
+    const double least = o.recommend ? histories_floor(t, o.seed) : NAN;
+    if (o.recommend)
+        printf(
+            "who knows how the histories were made: cross entropy %.4f nats, the least possible\n",
+            least);
     run_report runs[ATTENTION_KINDS];
     engine engines[ATTENTION_KINDS];
     report_make_directory(o.out);
@@ -182,7 +187,7 @@ int main(int argc, char **argv)
         report_write_csv(&runs[i], o.out);
         model_destroy(m);
     }
-    report_compare(runs, o.run_count, bigram);
+    report_compare(runs, o.run_count, bigram, least);
     for (int i = 0; i < o.run_count; i++)
         report_destroy(&runs[i]);
     text_destroy(t);

@@ -126,11 +126,13 @@ static void report_memory(const run_report *runs, int count)
     ROW("  gathered, padded or copied first", "%12lld", (long long)runs[i].foreign);
 }
 
-void report_compare(const run_report *runs, int count, double baseline)
+void report_compare(const run_report *runs, int count, double baseline, double least)
 {
     ROW("", "%12s", runs[i].name);
     ROW("validation loss, nats", "%12.4f", runs[i].final_loss);
     ROW("against the baseline", "%11.1f%%", 100.0 * (runs[i].final_loss / baseline - 1.0));
+    if (!isnan(least))
+        ROW("above the least possible", "%11.1f%%", 100.0 * (runs[i].final_loss / least - 1.0));
     ROW("attention's share of time", "%11.1f%%",
         100.0 * runs[i].attention_seconds / runs[i].train_seconds);
     ROW("tokens/s", "%12.0f", (double)runs[i].tokens[runs[i].steps - 1] / runs[i].train_seconds);

@@ -43,7 +43,8 @@ void report_make_directory(const char *directory);
 void report_write_csv(const run_report *run, const char *directory);
 
 /* The runs side by side, then the lines for machines: val_loss where float32 and mxfp8 are there,
- * val_loss_all where mxfp8-all is too. */
-void report_compare(const run_report *runs, int count, double baseline);
+ * val_loss_all where mxfp8-all is too. least: no loss can be below it; NAN where it is not known.
+ */
+void report_compare(const run_report *runs, int count, double baseline, double least);
 
 #endif

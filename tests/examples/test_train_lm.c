@@ -482,6 +482,94 @@ static void test_histories(void)
     text_destroy(t);
 }
 
+/* Of all items of a history of a user of two tastes, by what histories.c says of them; successor is
+ * read off the histories. Sums over every way in which the user may have turned. */
+static double history_probability(const int *items, int length, const int *successor, int first,
+                                  int second)
+{
+    enum { KIND_ITEMS = 16 };
+    const int taste[2] = {first, second};
+    double sum = 0.0;
+    for (int turns = 0; turns < 1 << length; turns++) { /* bit i: turns before choice i */
+        double product = 1.0;
+        int which = 0;
+        for (int i = 0; i < length && product > 0.0; i++) {
+            const int turn = turns >> i & 1, place = items[i] % KIND_ITEMS;
+            which ^= turn;
+            const int fits = items[i] / KIND_ITEMS == taste[which];
+            const double popular = fits ? log((place + 2.0) / (place + 1.0)) / log(17.0) : 0.0;
+            const int anew = turn || i == 0;
+            product *= turn ? 0.05 : 0.95;
+            product *= anew ? popular : 0.3 * popular + 0.7 * (successor[items[i - 1]] == items[i]);
+        }
+        sum += product;
+    }
+    return sum;
+}
+
+static double histories_probability(const int *items, int length, const int *successor)
+{
+    double sum = 0.0;
+    for (int pair = 0; pair < 36; pair++)
+        sum += history_probability(items, length, successor, pair / 6, pair % 6);
+    return sum;
+}
+
+/* What follows each item most often. */
+static void read_successors(const text *t, int successor[96])
+{
+    int *counts = allocate_zero(96 * 96 * sizeof(int));
+    for (int i = 1; i < t->count; i++)
+        if (t->tokens[i - 1] < 96 && t->tokens[i] < 96)
+            counts[t->tokens[i - 1] * 96 + t->tokens[i]]++;
+    for (int a = 0; a < 96; a++) {
+        successor[a] = 0;
+        for (int b = 1; b < 96; b++)
+            if (counts[a * 96 + b] > counts[a * 96 + successor[a]])
+                successor[a] = b;
+    }
+    free(counts);
+}
+
+/* The floor of single short histories with two items hidden, by trying all 96 x 96. */
+static void test_floor(void)
+{
+    text *t = histories_create(3);
+    const passage_list all = t->validation;
+    int successor[96], checked = 0;
+    read_successors(t, successor);
+    for (int n = 0; n < all.count && checked < 6; n++) {
+        const passage p = all.list[n];
+        int input[MAX_PASSAGE], target[MAX_PASSAGE], at[MAX_PASSAGE], hidden = 0;
+        t->validation = (passage_list){(passage[]){p}, 1, p.length};
+        validation_hide(t, 0, input, target);
+        for (int i = 0; i < p.length; i++)
+            if (target[i] >= 0)
+                at[hidden++] = i;
+        if (p.length > 7 || hidden != 2)
+            continue;
+        double sum = 0.0, right[2] = {0.0, 0.0};
+        for (int items = 0; items < 96 * 96; items++) {
+            const int tried[2] = {items / 96, items % 96};
+            input[at[0]] = tried[0];
+            input[at[1]] = tried[1];
+            const double probability = histories_probability(input, p.length, successor);
+            sum += probability;
+            for (int i = 0; i < 2; i++)
+                right[i] += tried[i] == target[at[i]] ? probability : 0.0;
+        }
+        mxt_case("floor: history %d, %d items, numbers %d and %d hidden", n, p.length, at[0],
+                 at[1]);
+        const double floor = histories_floor(t, 3);
+        const double tried_all = -0.5 * (log(right[0] / sum) + log(right[1] / sum));
+        CHECK(fabs(floor - tried_all) < 1e-9, "%g, by trying all items %g", floor, tried_all);
+        checked++;
+    }
+    CHECK(checked == 6, "only %d short histories", checked);
+    t->validation = all;
+    text_destroy(t);
+}
+
 /* --- data ----------------------------------------------------------------------------------- */
 
 static void test_text(void)
@@ -539,6 +627,7 @@ int main(void)
     test_training();
     test_text();
     test_histories();
+    test_floor();
     pool_destroy(p);
     return mxt_finish();
 }
