@@ -43,11 +43,21 @@ struct attention {
     char description[256]; /* for people: which kernels run */
 };
 
+/* MXFP8 otherwise than by default, to see what that does (docs/numerics.md). */
+typedef enum mxfp8_variant {
+    VARIANT_NONE,
+    VARIANT_FLOOR,   /* scales rounded down, as in OCP MX v1.0 */
+    VARIANT_FP16_DQ, /* dQ summed in FP16, times 2^12 whatever its size */
+    VARIANT_PAIRS,   /* q, k and v twice, in 1x32 and in 32x1 blocks, not once in 32x32 */
+    VARIANTS
+} mxfp8_variant;
+
 attention *attention_float32_create(pool *p, const attention_shape *shape);
 attention *attention_none_create(const attention_shape *shape); /* o = 0 */
 
 /* Through mxattn. backend: as mxfp8_library_open takes it. Ends the program with the library's
  * sentence where the library refuses. */
-attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend);
+attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend,
+                                  mxfp8_variant variant);
 
 #endif

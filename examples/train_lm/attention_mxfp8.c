@@ -6,6 +6,7 @@
  * Square blocks serve both directions, so backward reads the same bytes, and writes dq, dk and dv
  * through strides into the gradient of the projection. Nothing is gathered or copied. The gradient
  * of o is quantized by the call itself. The library's loops run on this program's threads.
+ * With VARIANT_PAIRS there are two such payloads, of row and of column blocks.
  *
  * On a device the payload, its scales and LSE stay there; the projection, o and their gradients,
  * which the rest of the network reads and writes on the host, are copied in each call.
@@ -29,9 +30,11 @@ struct attention_mxfp8 {
         void *qkv, *o, *dout, *dqkv, *cu_seqlens;
     } device; /* NULL where the host's are read */
     struct layer_memory {
-        uint8_t *payload; /* (max_tokens, heads + 2 kv_heads, head_dim) */
-        uint8_t *scales;  /* compact: (blocks of 32 tokens, heads + 2 kv_heads, head_dim / 32) */
-        float *lse;       /* (heads, tokens of the batch) */
+        struct quantized {
+            uint8_t *payload; /* (max_tokens, heads + 2 kv_heads, head_dim) */
+            uint8_t *scales;
+        } one, seq; /* seq: column blocks, with VARIANT_PAIRS; then one has row blocks */
+        float *lse; /* (heads, tokens of the batch) */
     } * layer;
 };
 
@@ -41,6 +44,7 @@ static void create_plan(struct attention_mxfp8 *self)
     mxfp8_problem(&self->library, &self->shape, &problem);
     problem.o.dtype = problem.dq.dtype = problem.dk.dtype = problem.dv.dtype = MXATTN_F32;
     problem.dout.dtype = MXATTN_F32; /* with square blocks: quantized in the call */
+    problem.dout.rounding = problem.q.rounding;
     mxfp8_need(mxattn_plan_create(self->library.context, &problem, &self->plan));
 
     mxattn_plan_info info;
@@ -65,27 +69,38 @@ static mxattn_tensor heads_of(const attention_shape *s, mxattn_dtype dtype, void
     return view;
 }
 
-static mxattn_tensor quantized_heads_of(const attention_shape *s, const struct layer_memory *memory,
+/* The blocks' scales: of 32 tokens each with their heads, or of tokens with row blocks; a head has
+ * one a block of 32 dimensions, or one a dimension with column blocks. */
+static mxattn_tensor quantized_heads_of(const struct attention_mxfp8 *self,
+                                        const struct quantized *x, mxattn_block block,
                                         int64_t tokens, int64_t first, int64_t count)
 {
-    mxattn_tensor view = heads_of(s, MXATTN_E4M3, memory->payload, tokens, first, count);
-    int64_t blocks = (s->head_dim + 31) / 32; /* scales a head has in a block of 32 tokens */
-    view.tags.block = MXATTN_BLOCK_SQUARE;
-    view.scales[MXATTN_HDIM] = (mxattn_scales){.data = memory->scales + first * blocks,
-                                               .layout = MXATTN_COMPACT,
-                                               .stride_head = blocks,
-                                               .stride_row = (s->heads + 2 * s->kv_heads) * blocks,
-                                               .stride_k = 1};
+    const attention_shape *s = &self->shape;
+    mxattn_tensor view = heads_of(s, MXATTN_E4M3, x->payload, tokens, first, count);
+    const int column = block == MXATTN_BLOCK_COLUMN;
+    const int64_t head = column ? s->head_dim : (s->head_dim + 31) / 32;
+    view.tags = mxfp8_tags(&self->library, block);
+    view.scales[column ? MXATTN_SEQ : MXATTN_HDIM] =
+        (mxattn_scales){.data = x->scales + first * head,
+                        .layout = block == MXATTN_BLOCK_SQUARE ? MXATTN_COMPACT : MXATTN_LINEAR,
+                        .stride_head = head,
+                        .stride_row = (s->heads + 2 * s->kv_heads) * head,
+                        .stride_k = 1};
     return view;
 }
 
-static void quantize(struct attention_mxfp8 *self, const struct layer_memory *memory,
-                     const float *qkv, const jagged *batch)
+static mxattn_block block_of(const struct attention_mxfp8 *self)
+{
+    return self->library.variant == VARIANT_PAIRS ? MXATTN_BLOCK_ROW : MXATTN_BLOCK_SQUARE;
+}
+
+static void quantize_to(struct attention_mxfp8 *self, const struct quantized *x, mxattn_block block,
+                        const float *qkv, const jagged *batch)
 {
     const attention_shape *s = &self->shape;
     int64_t all = s->heads + 2 * s->kv_heads;
     mxattn_tensor wide = heads_of(s, MXATTN_F32, (float *)qkv, batch->tokens, 0, all);
-    mxattn_tensor quantized = quantized_heads_of(s, memory, batch->tokens, 0, all);
+    mxattn_tensor quantized = quantized_heads_of(self, x, block, batch->tokens, 0, all);
     mxattn_quantize_args args;
     mxattn_quantize_args_init(&args);
     args.backend = self->library.backend;
@@ -94,13 +109,32 @@ static void quantize(struct attention_mxfp8 *self, const struct layer_memory *me
     args.sequences.cu_seqlens = batch->cu_seqlens;
     args.sequences.batch = batch->sequences;
     mxfp8_need(mxattn_quantize(self->library.context, &args));
+    self->base.quantizations++;
+}
+
+static void quantize(struct attention_mxfp8 *self, const struct layer_memory *memory,
+                     const float *qkv, const jagged *batch)
+{
+    quantize_to(self, &memory->one, block_of(self), qkv, batch);
+    if (memory->seq.payload)
+        quantize_to(self, &memory->seq, MXATTN_BLOCK_COLUMN, qkv, batch);
 }
 
 /* The tensors that forward and backward share. */
 struct operands {
-    mxattn_tensor q, k, v, o, lse;
+    mxattn_tensor q, k, v, q_seq, k_seq, v_seq, o, lse;
     mxattn_attention_args args;
 };
+
+static void set_projection(const struct attention_mxfp8 *self, const struct quantized *from,
+                           mxattn_block block, int64_t tokens, mxattn_tensor *q, mxattn_tensor *k,
+                           mxattn_tensor *v)
+{
+    const attention_shape *s = &self->shape;
+    *q = quantized_heads_of(self, from, block, tokens, 0, s->heads);
+    *k = quantized_heads_of(self, from, block, tokens, s->heads, s->kv_heads);
+    *v = quantized_heads_of(self, from, block, tokens, s->heads + s->kv_heads, s->kv_heads);
+}
 
 static void set_operands(struct attention_mxfp8 *self, struct operands *x, int layer,
                          const float *o, const jagged *batch)
@@ -108,9 +142,7 @@ static void set_operands(struct attention_mxfp8 *self, struct operands *x, int l
     const attention_shape *s = &self->shape;
     const struct layer_memory *memory = &self->layer[layer];
     int64_t tokens = batch->tokens;
-    x->q = quantized_heads_of(s, memory, tokens, 0, s->heads);
-    x->k = quantized_heads_of(s, memory, tokens, s->heads, s->kv_heads);
-    x->v = quantized_heads_of(s, memory, tokens, s->heads + s->kv_heads, s->kv_heads);
+    set_projection(self, &memory->one, block_of(self), tokens, &x->q, &x->k, &x->v);
     mxattn_tensor_view(&x->o, MXATTN_F32, (float *)o, 3,
                        (int64_t[]){tokens, s->heads, s->head_dim});
     mxattn_tensor_view(&x->lse, MXATTN_F32, memory->lse, 2, (int64_t[]){s->heads, tokens});
@@ -118,6 +150,13 @@ static void set_operands(struct attention_mxfp8 *self, struct operands *x, int l
     x->args.q = &x->q;
     x->args.k = &x->k;
     x->args.v = &x->v;
+    if (memory->seq.payload) {
+        set_projection(self, &memory->seq, MXATTN_BLOCK_COLUMN, tokens, &x->q_seq, &x->k_seq,
+                       &x->v_seq);
+        x->args.q_seq = &x->q_seq;
+        x->args.k_seq = &x->k_seq;
+        x->args.v_seq = &x->v_seq;
+    }
     x->args.o = &x->o;
     x->args.lse = &x->lse;
     x->args.batch = batch->sequences;
@@ -156,7 +195,6 @@ static void forward(attention *base, int layer, float *o, const float *qkv, cons
     quantize(self, &self->layer[layer],
              mxfp8_given(library, self->device.qkv, qkv, qkv_bytes(&self->shape, batch->tokens)),
              &there);
-    base->quantizations++;
     set_operands(self, &x, layer, o_there, &there);
     mxfp8_need(mxattn_attention_forward(self->plan, &x.args));
     mxfp8_fetch(library, o, o_there, o_bytes(&self->shape, batch->tokens));
@@ -181,6 +219,7 @@ static void backward(attention *base, int layer, float *dqkv, const float *dout,
                        (float *)mxfp8_given(library, self->device.dout, dout, bytes), 3,
                        (int64_t[]){tokens, s->heads, s->head_dim});
     dout_view.tags.block = MXATTN_BLOCK_SQUARE;
+    dout_view.tags.rounding = mxfp8_tags(library, MXATTN_BLOCK_SQUARE).rounding;
     dq = heads_of(s, MXATTN_F32, dqkv_there, tokens, 0, s->heads);
     dk = heads_of(s, MXATTN_F32, dqkv_there, tokens, s->heads, s->kv_heads);
     dv = heads_of(s, MXATTN_F32, dqkv_there, tokens, s->heads + s->kv_heads, s->kv_heads);
@@ -193,20 +232,36 @@ static void backward(attention *base, int layer, float *dqkv, const float *dout,
     mxfp8_fetch(library, dqkv, dqkv_there, qkv_bytes(s, batch->tokens));
 }
 
+/* Bytes of all heads' scales, of `blocks` of 32 tokens. */
+static int64_t scale_bytes(const attention_shape *s, mxattn_block block, int64_t tokens,
+                           int64_t blocks)
+{
+    const int64_t heads = s->heads + 2 * s->kv_heads, chunks = (s->head_dim + 31) / 32;
+    return heads * (block == MXATTN_BLOCK_COLUMN ? blocks * s->head_dim
+                    : block == MXATTN_BLOCK_ROW  ? tokens * chunks
+                                                 : blocks * chunks);
+}
+
 /* The quantized qkv; the float32 one stays too, for the norm of q and k. */
 static int64_t saved_bytes(const attention *base, int tokens)
 {
-    const attention_shape *s = &((const struct attention_mxfp8 *)base)->shape;
-    const int64_t heads = s->heads + 2 * s->kv_heads, blocks = (tokens + 31) / 32;
-    return s->layers * heads * (tokens * s->head_dim + blocks * ((s->head_dim + 31) / 32));
+    const struct attention_mxfp8 *self = (const struct attention_mxfp8 *)base;
+    const attention_shape *s = &self->shape;
+    const int64_t payload = (int64_t)tokens * attention_qkv_width(s), blocks = (tokens + 31) / 32;
+    int64_t bytes = payload + scale_bytes(s, block_of(self), tokens, blocks);
+    if (self->layer[0].seq.payload)
+        bytes += payload + scale_bytes(s, MXATTN_BLOCK_COLUMN, tokens, blocks);
+    return s->layers * bytes;
 }
 
 static void destroy(attention *base)
 {
     struct attention_mxfp8 *self = (struct attention_mxfp8 *)base;
     for (int l = 0; l < self->shape.layers; l++) {
-        mxfp8_memory_free(&self->library, self->layer[l].payload);
-        mxfp8_memory_free(&self->library, self->layer[l].scales);
+        mxfp8_memory_free(&self->library, self->layer[l].one.payload);
+        mxfp8_memory_free(&self->library, self->layer[l].one.scales);
+        mxfp8_memory_free(&self->library, self->layer[l].seq.payload);
+        mxfp8_memory_free(&self->library, self->layer[l].seq.scales);
         mxfp8_memory_free(&self->library, self->layer[l].lse);
     }
     void *const device[] = {self->device.qkv, self->device.o, self->device.dout, self->device.dqkv,
@@ -219,23 +274,30 @@ static void destroy(attention *base)
     free(self);
 }
 
-attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend)
+static struct quantized quantized_create(const struct attention_mxfp8 *self, mxattn_block block)
+{
+    const attention_shape *s = &self->shape;
+    const int64_t tokens = s->max_tokens, blocks = tokens / 32 + s->max_sequences;
+    return (struct quantized){
+        .payload = mxfp8_memory(&self->library, (size_t)tokens * (size_t)attention_qkv_width(s)),
+        .scales = mxfp8_memory(&self->library, (size_t)scale_bytes(s, block, tokens, blocks))};
+}
+
+attention *attention_mxfp8_create(pool *p, const attention_shape *shape, const char *backend,
+                                  mxfp8_variant variant)
 {
     struct attention_mxfp8 *self = allocate_zero(sizeof(*self));
     self->base = (attention){
         .forward = forward, .backward = backward, .destroy = destroy, .saved_bytes = saved_bytes};
     self->shape = *shape;
-    mxfp8_library_open(&self->library, p, backend);
+    mxfp8_library_open(&self->library, p, backend, variant);
     create_plan(self);
 
-    size_t blocks = (size_t)(shape->max_tokens / 32 + shape->max_sequences);
-    size_t scales = blocks * (size_t)(shape->heads + 2 * shape->kv_heads) *
-                    (size_t)((shape->head_dim + 31) / 32);
     self->layer = allocate_zero((size_t)shape->layers * sizeof(*self->layer));
     for (int l = 0; l < shape->layers; l++) {
-        self->layer[l].payload = mxfp8_memory(
-            &self->library, (size_t)shape->max_tokens * (size_t)attention_qkv_width(shape));
-        self->layer[l].scales = mxfp8_memory(&self->library, scales);
+        self->layer[l].one = quantized_create(self, block_of(self));
+        if (variant == VARIANT_PAIRS)
+            self->layer[l].seq = quantized_create(self, MXATTN_BLOCK_COLUMN);
         self->layer[l].lse = mxfp8_memory(
             &self->library, (size_t)shape->heads * (size_t)shape->max_tokens * sizeof(float));
     }

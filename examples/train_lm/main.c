@@ -20,15 +20,15 @@ typedef struct engine {
 } engine;
 
 static engine create_engine(pool *p, const model_config *c, enum attention_kind kind,
-                            const char *backend)
+                            const options *o)
 {
     attention_shape shape = model_attention_shape(c);
     if (kind == ATTENTION_MXFP8_ALL)
-        return (engine){.narrow = mxfp8_network_create(p, c, backend)};
+        return (engine){.narrow = mxfp8_network_create(p, c, o->backend, o->variant)};
     if (kind == ATTENTION_FLOAT32)
         return (engine){.attend = attention_float32_create(p, &shape)};
     if (kind == ATTENTION_MXFP8)
-        return (engine){.attend = attention_mxfp8_create(p, &shape, backend)};
+        return (engine){.attend = attention_mxfp8_create(p, &shape, o->backend, o->variant)};
     return (engine){.attend = attention_none_create(&shape)};
 }
 
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
     engine engines[ATTENTION_KINDS];
     report_make_directory(o.out);
     for (int i = 0; i < o.run_count; i++) /* all first: a refusal should not come after minutes */
-        engines[i] = create_engine(p, &config, o.runs[i], o.backend);
+        engines[i] = create_engine(p, &config, o.runs[i], &o);
     progress_line progress = progress_start(o.steps * o.run_count);
     for (int i = 0; i < o.run_count; i++) {
         runs[i] = report_create(attention_kind_name(o.runs[i]), o.steps);

@@ -35,10 +35,10 @@ static void parallel_for(void *user, int64_t count, mxattn_task task, void *arg)
     pool_for(user, count, task, arg);
 }
 
-void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend)
+void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend, mxfp8_variant variant)
 {
     mxattn_context_options options;
-    *library = (mxfp8_library){.backend = backend_named(backend)};
+    *library = (mxfp8_library){.backend = backend_named(backend), .variant = variant};
     library->on_device =
         library->backend == MXATTN_BACKEND_CUDA || library->backend == MXATTN_BACKEND_EMU_SM90;
     mxattn_context_options_init(&options);
@@ -54,10 +54,27 @@ void mxfp8_library_close(mxfp8_library *library)
     mxattn_context_destroy(library->context);
 }
 
+mxattn_tags mxfp8_tags(const mxfp8_library *library, mxattn_block block)
+{
+    return (mxattn_tags){.dtype = MXATTN_E4M3,
+                         .block = block,
+                         .rounding =
+                             library->variant == VARIANT_FLOOR ? MXATTN_FLOOR : MXATTN_RCEIL};
+}
+
 void mxfp8_problem(const mxfp8_library *library, const attention_shape *shape,
                    mxattn_attention_problem *problem)
 {
-    mxattn_attention_problem_init(problem); /* q, k, v: E4M3 in square blocks */
+    const int pairs = library->variant == VARIANT_PAIRS;
+    mxattn_attention_problem_init(problem);
+    problem->q = problem->k = problem->v =
+        mxfp8_tags(library, pairs ? MXATTN_BLOCK_ROW : MXATTN_BLOCK_SQUARE);
+    if (pairs)
+        problem->q_seq = problem->k_seq = problem->v_seq = mxfp8_tags(library, MXATTN_BLOCK_COLUMN);
+    if (library->variant == VARIANT_FP16_DQ) {
+        problem->dq_reduce = MXATTN_DQ_REDUCE_FP16;
+        problem->dq_scale_log2 = 12;
+    }
     problem->backend = library->backend;
     problem->mode = MXATTN_TRAINING;
     problem->format = MXATTN_JAGGED;

@@ -15,6 +15,7 @@ enum { MXFP8_RANGES_MOST = 512 };
 
 typedef struct mxfp8_library {
     mxattn_backend backend;
+    mxfp8_variant variant;
     int on_device; /* its memory is a device's */
     mxattn_context *context;
     void *workspace; /* aligned as the library asks */
@@ -30,12 +31,17 @@ typedef struct mxfp8_library {
 } mxfp8_library;
 
 /* backend: "auto", "cpu", "ref", "cuda" or "emu-sm90" (a device that is emulated). */
-void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend);
+void mxfp8_library_open(mxfp8_library *library, pool *p, const char *backend,
+                        mxfp8_variant variant);
 void mxfp8_library_close(mxfp8_library *library);
 
 void mxfp8_need(mxattn_status status);
 
-/* A training problem over jagged batches of this shape, q, k and v in E4M3 with square blocks. */
+/* E4M3 in such blocks, scales rounded as the variant says. */
+mxattn_tags mxfp8_tags(const mxfp8_library *library, mxattn_block block);
+
+/* A training problem over jagged batches of this shape, q, k and v in E4M3 with square blocks,
+ * or as the variant has them. */
 void mxfp8_problem(const mxfp8_library *library, const attention_shape *shape,
                    mxattn_attention_problem *problem);
 

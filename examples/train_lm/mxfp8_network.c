@@ -16,6 +16,7 @@ typedef struct packed {
     uint8_t *payload; /* (rows, heads, dims) */
     uint8_t *scales;  /* compact: (blocks of 32 rows, heads, dims / 32) */
     int heads, dims;
+    mxattn_tags tags;
 } packed;
 
 typedef struct layer_memory {
@@ -29,6 +30,7 @@ typedef struct layer_memory {
 struct mxfp8_network {
     model_config config;
     mxfp8_library library;
+    mxattn_tags tags; /* of everything in MXFP8 */
     mxattn_plan *plan;
     layer_memory layer[MAX_LAYERS];
     uint16_t *x_last, *norm_last; /* BF16 */
@@ -42,9 +44,9 @@ struct mxfp8_network {
 
 /* ---- views -------------------------------------------------------------------------------- */
 
-static packed packed_create(int64_t rows, int64_t sequences, int heads, int dims)
+static packed packed_create(mxattn_tags tags, int64_t rows, int64_t sequences, int heads, int dims)
 {
-    packed p = {.heads = heads, .dims = dims};
+    packed p = {.heads = heads, .dims = dims, .tags = tags};
     const int64_t blocks = rows / 32 + sequences + 1, width = (int64_t)heads * dims;
     p.payload = allocate((size_t)(rows * width));
     p.scales = allocate((size_t)(blocks * heads * ((dims + 31) / 32)));
@@ -65,7 +67,7 @@ static mxattn_tensor heads_of(const packed *p, int64_t rows, int first, int coun
     mxattn_tensor_view(&t, MXATTN_E4M3, p->payload + (int64_t)first * p->dims, 3,
                        (int64_t[]){rows, count, p->dims});
     t.stride[0] = (int64_t)p->heads * p->dims;
-    t.tags.block = MXATTN_BLOCK_SQUARE;
+    t.tags = p->tags;
     t.scales[MXATTN_HDIM] = (mxattn_scales){.data = p->scales + first * blocks,
                                             .layout = MXATTN_COMPACT,
                                             .stride_head = blocks,
@@ -214,30 +216,32 @@ static float *f32_rows(const model_config *c, int columns)
     return allocate((size_t)c->max_tokens * (size_t)columns * sizeof(float));
 }
 
-static packed activation(const model_config *c, int heads, int dims)
+static packed activation(const mxfp8_network *n, int heads, int dims)
 {
-    return packed_create(c->max_tokens, c->max_sequences, heads, dims);
+    const model_config *c = &n->config;
+    return packed_create(n->tags, c->max_tokens, c->max_sequences, heads, dims);
 }
 
-static void create_layer(layer_memory *m, const model_config *c)
+static void create_layer(mxfp8_network *n, layer_memory *m)
 {
+    const model_config *c = &n->config;
     const int C = c->width, D = c->head_dim;
     m->x = bf16_rows(c, C);
     m->x_middle = bf16_rows(c, C);
-    m->norm = activation(c, 1, C);
-    m->qkv = activation(c, qkv_heads(c), D);
-    m->o = activation(c, c->heads, D);
-    m->norm_middle = activation(c, 1, C);
-    m->active = activation(c, 1, c->hidden);
+    m->norm = activation(n, 1, C);
+    m->qkv = activation(n, qkv_heads(c), D);
+    m->o = activation(n, c->heads, D);
+    m->norm_middle = activation(n, 1, C);
+    m->active = activation(n, 1, c->hidden);
     m->o_wide = bf16_rows(c, c->heads * D);
     m->rstd = f32_rows(c, 1);
     m->rstd_qk = f32_rows(c, c->heads + c->kv_heads);
     m->lse = f32_rows(c, c->heads);
     m->rstd_middle = f32_rows(c, 1);
-    m->w_qkv = packed_create((int64_t)qkv_heads(c) * D, 1, 1, C);
-    m->w_out = packed_create(C, 1, 1, c->heads * D);
-    m->w_up = packed_create(c->hidden, 1, 1, C);
-    m->w_down = packed_create(C, 1, 1, c->hidden);
+    m->w_qkv = packed_create(n->tags, (int64_t)qkv_heads(c) * D, 1, 1, C);
+    m->w_out = packed_create(n->tags, C, 1, 1, c->heads * D);
+    m->w_up = packed_create(n->tags, c->hidden, 1, 1, C);
+    m->w_down = packed_create(n->tags, C, 1, 1, c->hidden);
 }
 
 static void destroy_layer(layer_memory *m)
@@ -254,11 +258,10 @@ static void destroy_layer(layer_memory *m)
 
 static void create_plan(mxfp8_network *n)
 {
-    const mxattn_tags square = {MXATTN_E4M3, MXATTN_BLOCK_SQUARE, MXATTN_RCEIL, 0};
     const attention_shape shape = model_attention_shape(&n->config);
     mxattn_attention_problem problem;
     mxfp8_problem(&n->library, &shape, &problem);
-    problem.o = problem.dout = problem.dq = problem.dk = problem.dv = square;
+    problem.o = problem.dout = problem.dq = problem.dk = problem.dv = n->tags;
     mxfp8_need(mxattn_plan_create(n->library.context, &problem, &n->plan));
     mxattn_plan_info info;
     mxattn_plan_info_init(&info);
@@ -269,26 +272,28 @@ static void create_plan(mxfp8_network *n)
              mxattn_version_string(), info.kernel_forward, info.kernel_backward);
 }
 
-mxfp8_network *mxfp8_network_create(pool *p, const model_config *config, const char *backend)
+mxfp8_network *mxfp8_network_create(pool *p, const model_config *config, const char *backend,
+                                    mxfp8_variant variant)
 {
     mxfp8_network *n = allocate_zero(sizeof(*n));
     const model_config *c = &n->config;
     n->config = *config;
-    mxfp8_library_open(&n->library, p, backend);
+    mxfp8_library_open(&n->library, p, backend, variant);
+    n->tags = mxfp8_tags(&n->library, MXATTN_BLOCK_SQUARE);
     create_plan(n);
     for (int l = 0; l < c->layers; l++)
-        create_layer(&n->layer[l], c);
+        create_layer(n, &n->layer[l]);
     n->x_last = bf16_rows(c, c->width);
     n->norm_last = bf16_rows(c, c->width);
     n->rstd_last = f32_rows(c, 1);
     n->head = allocate((size_t)c->vocabulary * (size_t)c->width * sizeof(uint16_t));
     n->dlogits = bf16_rows(c, c->vocabulary);
-    n->dx = activation(c, 1, c->width);
-    n->dwide = activation(c, 1, c->hidden);
-    n->dnorm = activation(c, 1, c->width);
-    n->dout = activation(c, c->heads, c->head_dim);
-    n->dqk = activation(c, c->heads + c->kv_heads, c->head_dim);
-    n->dqkv = activation(c, qkv_heads(c), c->head_dim);
+    n->dx = activation(n, 1, c->width);
+    n->dwide = activation(n, 1, c->hidden);
+    n->dnorm = activation(n, 1, c->width);
+    n->dout = activation(n, c->heads, c->head_dim);
+    n->dqk = activation(n, c->heads + c->kv_heads, c->head_dim);
+    n->dqkv = activation(n, qkv_heads(c), c->head_dim);
     return n;
 }
 

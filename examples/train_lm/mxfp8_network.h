@@ -23,8 +23,10 @@
 
 typedef struct mxfp8_network mxfp8_network;
 
-/* backend as in attention_mxfp8_create. */
-mxfp8_network *mxfp8_network_create(pool *p, const model_config *config, const char *backend);
+/* backend as in attention_mxfp8_create; any variant but VARIANT_PAIRS: producers write one payload.
+ */
+mxfp8_network *mxfp8_network_create(pool *p, const model_config *config, const char *backend,
+                                    mxfp8_variant variant);
 void mxfp8_network_destroy(mxfp8_network *n);
 
 /* Copies of the weights, after they have changed. */

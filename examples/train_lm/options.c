@@ -22,6 +22,9 @@ static const char help[] =
     "  --backend NAME     of the mxattn library for mxfp8 and mxfp8-all: auto, cpu, ref; for "
     "mxfp8\n"
     "                     also cuda and emu-sm90 (default auto)\n"
+    "  --variant NAME     of MXFP8: floor (scales rounded down), fp16-dq (dQ summed in FP16 times\n"
+    "                     2^12), pairs (mxfp8 alone: q, k, v in 1x32 and 32x1 blocks); see\n"
+    "                     docs/numerics.md (default none)\n"
     "  --steps N          optimizer steps of each training (default 600)\n"
     "  --batch-tokens N   most tokens of a step (default 1024)\n"
     "  --width N          of the network, a multiple of 64, the head size (default 128)\n"
@@ -105,11 +108,30 @@ static int read_task(const char *value)
     return strcmp(value, "recommend") == 0;
 }
 
+static mxfp8_variant read_variant(const char *value)
+{
+    static const char *const names[VARIANTS] = {"none", "floor", "fp16-dq", "pairs"};
+    for (int i = 0; i < VARIANTS; i++)
+        if (strcmp(value, names[i]) == 0)
+            return (mxfp8_variant)i;
+    refuse("variant", value, "none, floor, fp16-dq or pairs");
+    return VARIANT_NONE;
+}
+
+/* What no single option can say. */
+static void check_together(const options *o)
+{
+    for (int i = 0; i < o->run_count; i++)
+        if (o->runs[i] == ATTENTION_MXFP8_ALL && o->variant == VARIANT_PAIRS)
+            refuse("variant", "pairs", "another for mxfp8-all, whose producers write one payload");
+}
+
 options options_read(int argc, char **argv)
 {
     static const struct option names[] = {{"attention", required_argument, NULL, 'a'},
                                           {"task", required_argument, NULL, 'k'},
                                           {"backend", required_argument, NULL, 'b'},
+                                          {"variant", required_argument, NULL, 'v'},
                                           {"steps", required_argument, NULL, 's'},
                                           {"batch-tokens", required_argument, NULL, 't'},
                                           {"width", required_argument, NULL, 'w'},
@@ -141,6 +163,8 @@ options options_read(int argc, char **argv)
             o.recommend = read_task(optarg);
         else if (which == 'b')
             o.backend = optarg;
+        else if (which == 'v')
+            o.variant = read_variant(optarg);
         else if (which == 's')
             o.steps = (int)read_integer(name, optarg, 1, 10000000);
         else if (which == 't')
@@ -171,5 +195,6 @@ options options_read(int argc, char **argv)
                 argv[optind]);
         exit(2);
     }
+    check_together(&o);
     return o;
 }

@@ -5,6 +5,8 @@
 #ifndef TRAIN_LM_OPTIONS_H
 #define TRAIN_LM_OPTIONS_H
 
+#include "attention.h"
+
 #include <stdint.h>
 
 /* What one training computes in: attention in float32, in MXFP8, all activations in MXFP8, or no
@@ -26,6 +28,7 @@ typedef struct options {
     uint64_t seed;
     double learning_rate;
     const char *text, *out, *backend;
+    mxfp8_variant variant;
     int recommend; /* the other task: hidden items of histories, not the next character */
 } options;
 

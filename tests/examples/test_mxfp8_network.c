@@ -77,7 +77,7 @@ static void test_against_float32(pool *p, int sees_all)
     const attention_shape shape = model_attention_shape(&c);
     batch b = make_batch();
     model *wide = model_create(p, &c, attention_float32_create(p, &shape), 1);
-    model *narrow = model_create_mxfp8(p, &c, mxfp8_network_create(p, &c, "auto"), 1);
+    model *narrow = model_create_mxfp8(p, &c, mxfp8_network_create(p, &c, "auto", VARIANT_NONE), 1);
     mxt_case("loss and gradients near float32's, %s", sees_all ? "no mask" : "causal");
     set_weights(wide);
     set_weights(narrow);
@@ -119,7 +119,8 @@ static void test_against_float32(pool *p, int sees_all)
 static float *ten_steps(int threads, double *first, double *last)
 {
     pool *p = pool_create(threads);
-    model *m = model_create_mxfp8(p, &config, mxfp8_network_create(p, &config, "auto"), 1);
+    model *m =
+        model_create_mxfp8(p, &config, mxfp8_network_create(p, &config, "auto", VARIANT_NONE), 1);
     batch b = make_batch();
     set_weights(m);
     adamw optimizer = adamw_create(&m->weights);
@@ -165,7 +166,7 @@ static void test_saved_bytes(pool *p)
                       .max_sequences = 1024,
                       .max_length = 512};
     mxt_case("bytes kept for backward: 0.62x those of BF16 in all, 0.54x between layers");
-    mxfp8_network *n = mxfp8_network_create(p, &c, "auto");
+    mxfp8_network *n = mxfp8_network_create(p, &c, "auto", VARIANT_NONE);
     const saved_bytes got = mxfp8_network_saved(n, 1024), bf16 = model_saved_bf16(&c, 1024);
     CHECK((double)got.all <= 0.62 * (double)bf16.all, "%.3fx in all",
           (double)got.all / (double)bf16.all);
@@ -180,7 +181,7 @@ static void test_foreign(pool *p)
     uint8_t memory[4][64];
     mxattn_tensor t;
     mxt_case("an operand that no call wrote is counted");
-    mxfp8_library_open(&library, p, "auto");
+    mxfp8_library_open(&library, p, "auto", VARIANT_NONE);
     mxattn_tensor_view(&t, MXATTN_E4M3, memory[1], 2, (int64_t[]){2, 32});
     mxfp8_reads(&library, &t);
     CHECK(library.operands == 1 && library.foreign == 1, "%lld of %lld", (long long)library.foreign,

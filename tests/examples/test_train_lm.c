@@ -299,7 +299,7 @@ static void test_attention_mxfp8(pool *p, const char *backend, int sees_all)
     float *qkv = gaussian(count, 1.0, 7), *dout = gaussian(o_count, 1.0, 9);
     float *o[2], *dqkv[2];
     attention *attend[2] = {attention_float32_create(p, &shape),
-                            attention_mxfp8_create(p, &shape, backend)};
+                            attention_mxfp8_create(p, &shape, backend, VARIANT_NONE)};
     mxt_case("mxfp8 attention on %s against float32, %s", backend, sees_all ? "no mask" : "causal");
     for (int i = 0; i < 2; i++) {
         o[i] = gaussian(o_count, 1.0, 8);

@@ -88,6 +88,17 @@ def test_recommender_sees_both_ways(tmp_path, text):
     assert "histories: " in result.stdout and "_causal" not in result.stdout
 
 
+def test_variants_differ(tmp_path, text):
+    curves = set()
+    for variant, quantizations in (("none", 4), ("floor", 4), ("fp16-dq", 4), ("pairs", 6)):
+        result = train(tmp_path, text, "--steps", "16", "--attention", "mxfp8", "--variant", variant)
+        assert result.returncode == 0, result.stderr
+        table = {row[:36].strip(): row[36:].split() for row in result.stdout.splitlines()}
+        assert float(table["quantized outside producers, a step"][0]) == quantizations
+        curves.add((tmp_path / "loss_mxfp8.csv").read_text())
+    assert len(curves) == 4
+
+
 def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     curves = []
     for threads, seed in ((1, 5), (3, 5), (3, 6)):
@@ -107,6 +118,8 @@ def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     (["--width", "100"], "multiple of 64"),
     (["--learning-rate", "nan"], "nan"),
     (["--backend", "zip"], "zip"),
+    (["--variant", "zip"], "zip"),
+    (["--variant", "pairs", "--attention", "mxfp8-all"], "one payload"),
     (["--text", "/nonexistent"], "/nonexistent"),
     (["stray"], "stray"),
     (["--bogus"], "bogus"),
