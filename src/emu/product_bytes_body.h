@@ -13,10 +13,12 @@
  * --------------------------------------------------------------------------------------------- */
 
 typedef struct four_rows {
-    integer_row row[ROWS];
-    int32_t sum[ROWS][COLUMNS];
+    _Alignas(64) int32_t sum[ROWS][COLUMNS];
     int8_t largest[ROWS][COLUMNS + 32];
+    int8_t spare[ROWS][COLUMNS]; /* zeros below the last bit of any product, in units; or less */
     int32_t low[ROWS][COLUMNS];
+    uint32_t meets[ROWS][COLUMNS / BLOCK]; /* bits of columns where two low elements meet */
+    integer_row row[ROWS];
 } four_rows;
 
 /* WHY by name: gcc keeps an array of eight accumulators in memory. */
@@ -70,35 +72,60 @@ static void find_largest(const integers *b, int n, four_rows *four)
     }
 }
 
-/* Products with a low factor, of one row; of vectors without any nothing is said. 0: two low ones
- * meet, too small for these units. */
-static int add_lows(const integers *b, int n, const integer_row *a, int32_t *low)
+static void find_spare(const integers *b, int n, four_rows *four)
 {
-    const int16_t *integer = (const int16_t *)(const void *)a->pair;
-    int meet = 0;
-    for (int i = 0; i < b->lows; i++) {
-        const int first = b->low[i].column / LANES * LANES;
-        _mm256_storeu_si256((__m256i *)(void *)&low[first], _mm256_setzero_si256());
+    for (int j = 0; j < n; j += 32) {
+        for (int r = 0; r < ROWS; r++) {
+            const integer_row *a = &four->row[r];
+            __m256i last = _mm256_set1_epi8(2 * FAR8);
+            PRODUCT_UNROLL
+            for (int g = 0; g < GROUPS; g++) {
+                const __m256i x = _mm256_set1_epi32(a->last[g]);
+                last = _mm256_min_epi8(last, _mm256_add_epi8(x, load_ints(&b->last[g][j])));
+            }
+            const __m256i unit =
+                _mm256_add_epi8(load_ints(&b->unit8[j]), _mm256_set1_epi8((char)a->unit));
+            _mm256_storeu_si256((__m256i *)(void *)&four->spare[r][j],
+                                _mm256_subs_epi8(last, unit));
+        }
     }
-    for (int i = 0; i < a->lows; i++) {
-        const int k = a->low[i].k, shift = k % 2 * 16;
-        const __m256i x =
-            _mm256_set1_epi32((int32_t)((uint32_t)(a->low[i].integer & 0xFFFF) << shift));
-        for (int j = 0; j < n; j += LANES) {
-            __m256i *to = (__m256i *)(void *)&low[j];
-            const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)&b->pair[k / 2][j]);
-            const __m256i before = i ? _mm256_loadu_si256(to) : _mm256_setzero_si256();
-            _mm256_storeu_si256(to, _mm256_add_epi32(before, _mm256_madd_epi16(x, y)));
+}
+
+/* Products with a low factor; of vectors without any nothing is said. Where two low ones meet,
+ * their product is too small for these units: left out, and told. */
+static void add_lows(const integers *b, int n, four_rows *four)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    for (int r = 0; r < ROWS; r++) {
+        const integer_row *a = &four->row[r];
+        memset(four->meets[r], 0, sizeof four->meets[r]);
+        for (int i = 0; i < a->lows; i++) {
+            const int k = a->low[i].k, shift = k % 2 * 16;
+            const __m256i x =
+                _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)a->low[i].integer << shift));
+            for (int j = 0; j < n; j += LANES) {
+                int32_t *to = &four->low[r][j];
+                const __m256i before = i ? load_ints(to) : zero;
+                _mm256_storeu_si256((__m256i *)(void *)to,
+                                    MULTIPLY_ADD(before, x, load_ints(&b->pair[k / 2][j])));
+            }
+            for (int l = 0; l < b->lows; l++) {
+                const int column = b->low[l].column;
+                four->meets[r][column / BLOCK] |= (uint32_t)(b->low[l].k == k) << column % BLOCK;
+            }
         }
     }
     for (int i = 0; i < b->lows; i++) {
-        const low_element *l = &b->low[i];
-        low[l->column] += integer[l->k] * l->integer;
-        for (int h = 0; h < a->lows; h++) {
-            meet |= a->low[h].k == l->k;
+        const low_vector *l = &b->low_vector[i];
+        const __m256i y = load_ints(l->pair);
+        PRODUCT_UNROLL
+        for (int r = 0; r < ROWS; r++) {
+            const __m256i x = _mm256_set1_epi32(four->row[r].pair[l->k]);
+            int32_t *to = &four->low[r][l->first];
+            const __m256i before = l->is_next || four->row[r].lows ? load_ints(to) : zero;
+            _mm256_storeu_si256((__m256i *)(void *)to, MULTIPLY_ADD(before, x, y));
         }
     }
-    return !meet;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -112,59 +139,53 @@ static __m256i shift_both(__m256i x, __m256i up)
     return _mm256_srav_epi32(_mm256_sllv_epi32(x, left), _mm256_sub_epi32(left, up));
 }
 
-/* 2^exponent */
-static __m256 power_of(__m256i exponent)
-{
-    const __m256i field = _mm256_add_epi32(exponent, _mm256_set1_epi32(127));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(field, 23));
-}
+/* Eight outputs of a row on their way. Exponents are FP32's fields: biased by 127. An accumulator
+ * of zero or below FP32's normal numbers counts as field 0: that only matters where nothing is
+ * larger than LEAST_FIELD, and such sums go the general way. */
+typedef struct outputs {
+    __m256i largest, up; /* largest exponent; 2^up units of the cut are one of the integers */
+    __m256i exact;       /* negative: some of the products may have to be cut */
+    __m256i sum;
+} outputs;
 
-/* Masks of outputs. */
-typedef struct outcome {
-    __m256i inexact, large; /* some of the products may have to be cut; too large a sum */
-    __m256i other;          /* for the general way */
-} outcome;
-
-/* Columns j..j+7 of row r, whose accumulators are c. Exponents are relative to the scales'. An
- * accumulator of zero or below FP32's normal numbers counts as 2^-127 here: that only matters where
- * nothing is larger than 2^LOW_LOG2, and such sums go the general way. */
-static inline __attribute__((always_inline)) outcome
-finish_eight(const integers *b, const four_rows *four, int r, int j, const uint32_t *c, uint32_t *d)
+/* nothing: 0 where the caller knows that no output's products are all zero. */
+PRODUCT_INLINE outputs sum_eight(const integers *b, const four_rows *four, int r, int j,
+                                 const uint32_t *c, int nothing)
 {
     const integer_row *a = &four->row[r];
-    const __m256i zero = _mm256_setzero_si256();
-    const __m256i scale =
-        _mm256_add_epi32(load_ints(&b->scale[j]), _mm256_set1_epi32(a->scale - 254));
+    outputs o;
     const __m256i e =
         _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&four->largest[r][j]));
-    const __m256i products = _mm256_blendv_epi8(e, _mm256_set1_epi32(NONE),
-                                                _mm256_cmpgt_epi32(_mm256_set1_epi32(LEAST8), e));
-    const __m256i bits = load_ints(c), field = _mm256_srli_epi32(_mm256_slli_epi32(bits, 1), 24);
-    const __m256i own = _mm256_sub_epi32(field, _mm256_add_epi32(scale, _mm256_set1_epi32(127)));
-    const __m256i cut_at =
-        _mm256_sub_epi32(_mm256_max_epi32(products, own), _mm256_set1_epi32(FRACTION));
-    const __m256i exponent = _mm256_add_epi32(cut_at, scale);
-    const __m256i term = _mm256_cvttps_epi32(
-        _mm256_mul_ps(_mm256_castsi256_ps(bits), power_of(_mm256_sub_epi32(zero, exponent))));
-    const __m256i least = _mm256_add_epi32(load_ints(&b->least[j]), _mm256_set1_epi32(a->least));
-    const __m256i unit = _mm256_add_epi32(load_ints(&b->unit[j]), _mm256_set1_epi32(a->unit));
-    const __m256i up = _mm256_sub_epi32(unit, cut_at);
-    const __m256i integer = load_ints(&four->sum[r][j]);
-    const __m256i most =
-        _mm256_srlv_epi32(_mm256_set1_epi32(1 << LARGE_LOG2), _mm256_max_epi32(up, zero));
-    __m256i sum = _mm256_add_epi32(shift_both(integer, up), term);
-    if (a->lows || b->has_low[j / LANES]) {
-        const __m256i finer = _mm256_sub_epi32(up, _mm256_set1_epi32(FINER));
-        sum = _mm256_add_epi32(sum, shift_both(load_ints(&four->low[r][j]), finer));
+    __m256i products = _mm256_add_epi32(
+        e, _mm256_add_epi32(load_ints(&b->scale[j]), _mm256_set1_epi32(a->scale - 127)));
+    if (nothing) {
+        products = _mm256_blendv_epi8(products, _mm256_set1_epi32(NONE),
+                                      _mm256_cmpgt_epi32(_mm256_set1_epi32(LEAST8), e));
     }
-    _mm256_storeu_ps((float *)(void *)d,
-                     _mm256_mul_ps(_mm256_cvtepi32_ps(sum), power_of(exponent)));
-    const __m256i high = _mm256_cmpgt_epi32(exponent, _mm256_set1_epi32(HIGH_LOG2 - FRACTION));
-    const __m256i low = _mm256_cmpgt_epi32(_mm256_set1_epi32(LOW_LOG2 - FRACTION), exponent);
-    const __m256i inexact = _mm256_cmpgt_epi32(cut_at, least);
-    const __m256i none = _mm256_andnot_si256(inexact, _mm256_cmpeq_epi32(sum, zero));
-    return (outcome){inexact, _mm256_cmpgt_epi32(_mm256_abs_epi32(integer), most),
-                     _mm256_or_si256(high, _mm256_andnot_si256(none, low))};
+    const __m256i bits = load_ints(c), own = _mm256_srli_epi32(_mm256_slli_epi32(bits, 1), 24);
+    o.largest = _mm256_max_epi32(products, own);
+    const __m256i to_cut = _mm256_sub_epi32(_mm256_set1_epi32(127 + FRACTION + 127), o.largest);
+    const __m256i term = _mm256_cvttps_epi32(_mm256_mul_ps(
+        _mm256_castsi256_ps(bits), _mm256_castsi256_ps(_mm256_slli_epi32(to_cut, 23))));
+    const int unit = a->unit + a->scale - 3 * 127;
+    o.up = _mm256_add_epi32(
+        to_cut, _mm256_add_epi32(load_ints(&b->scaled_unit[j]), _mm256_set1_epi32(unit)));
+    o.exact = _mm256_add_epi32(o.up, _mm256_cvtepi8_epi32(_mm_loadl_epi64(
+                                         (const __m128i *)(const void *)&four->spare[r][j])));
+    o.sum = _mm256_add_epi32(shift_both(load_ints(&four->sum[r][j]), o.up), term);
+    if (a->lows || b->has_low[j / LANES]) {
+        const __m256i finer = _mm256_sub_epi32(o.up, _mm256_set1_epi32(FINER));
+        o.sum = _mm256_add_epi32(o.sum, shift_both(load_ints(&four->low[r][j]), finer));
+    }
+    return o;
+}
+
+PRODUCT_INLINE __m256i result_of(const outputs *o)
+{
+    const __m256i unit =
+        _mm256_slli_epi32(_mm256_sub_epi32(o->largest, _mm256_set1_epi32(FRACTION)), 23);
+    return _mm256_castps_si256(
+        _mm256_mul_ps(_mm256_cvtepi32_ps(o->sum), _mm256_castsi256_ps(unit)));
 }
 
 static __m256 eight_values(const uint8_t *code, int mantissa_bits)
@@ -177,10 +198,10 @@ static __m256 eight_values(const uint8_t *code, int mantissa_bits)
                          _mm256_set1_ps(mantissa_bits == 3 ? 0x1p120F : 0x1p112F));
 }
 
-/* Column j of row r, its 32 products cut each; 0: none needs to be, *d stays. finish_eight found
- * its largest exponent to be one of normal numbers. */
+/* Column j of row r, its 32 products cut each; 0: none needs to be (unless `wrong`), *d stays. Its
+ * largest exponent is one of normal numbers. */
 static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows *four, int r, int j,
-                   int large, uint32_t c, uint32_t *d)
+                   int wrong, uint32_t c, uint32_t *d)
 {
     const int a_bits = mxa_dtype_mantissa_bits(p->step.a_type);
     const int b_bits = mxa_dtype_mantissa_bits(p->step.b_type);
@@ -188,10 +209,11 @@ static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows 
     const int scale = b->scale[j] + a->scale - 254, field = (int)(c >> 23 & 0xFF);
     const int own = field - 127, products = four->largest[r][j] + scale;
     const int largest = four->largest[r][j] < LEAST8 || products < own ? own : products;
-    const __m256i smallest = _mm256_add_epi8(load_ints(a->smallest), load_ints(b->smallest[j]));
-    const int last = largest - scale - FRACTION + a_bits + b_bits; /* fits: not above 2*FAR8 */
-    if (!large && last > -128 && last <= 2 * FAR8 &&
-        !_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8((char)last), smallest))) {
+    const __m256i last = _mm256_add_epi8(last_bits(load_ints(a->code), a_bits),
+                                         last_bits(load_ints(b->by_column[j]), b_bits));
+    const int at = largest - scale - FRACTION; /* the cut; fits: not above 2*FAR8 */
+    if (!wrong && at > -128 && at <= 2 * FAR8 &&
+        !_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8((char)at), last))) {
         return 0;
     }
     const int shift = largest - own < 31 ? largest - own : 31;
@@ -229,29 +251,85 @@ static uint32_t mask_of(__m256i x)
     return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x));
 }
 
-/* Columns j..j+31 of row r to d: 0 when they need the general way. */
-static int finish_block(const mxa_emu_product *p, const integers *b, const four_rows *four, int r,
-                        int j, const uint32_t *c, uint32_t *d)
+/* Columns j..j+31 of row r to d; returns how many were looked at one by one, -1: they need the
+ * general way. */
+static int finish_carefully(const mxa_emu_product *p, const integers *b, const four_rows *four,
+                            int r, int j, const uint32_t *c, uint32_t *d)
 {
-    uint32_t cuts = 0, large = 0;
-    __m256i other = _mm256_setzero_si256();
-    PRODUCT_UNROLL
+    uint32_t cuts = 0, large = 0, other = 0;
     for (int v = 0; v < BLOCK; v += LANES) {
-        const outcome o = finish_eight(b, four, r, j + v, c + v, d + v);
-        cuts |= mask_of(o.inexact) << v;
-        large |= mask_of(o.large) << v;
-        other = _mm256_or_si256(other, o.other);
+        const outputs o = sum_eight(b, four, r, j + v, c + v, 1);
+        const __m256i zero = _mm256_setzero_si256(), up = _mm256_max_epi32(o.up, zero);
+        const __m256i most = _mm256_srlv_epi32(_mm256_set1_epi32(1 << LARGE_LOG2), up);
+        const __m256i sum = _mm256_abs_epi32(load_ints(&four->sum[r][j + v]));
+        const __m256i nil = _mm256_cmpeq_epi32(o.sum, zero);
+        const __m256i no_c = _mm256_cmpeq_epi32(_mm256_slli_epi32(load_ints(c + v), 1), zero);
+        const __m256i none = _mm256_andnot_si256(o.exact, _mm256_and_si256(nil, no_c));
+        const __m256i high = _mm256_cmpgt_epi32(o.largest, _mm256_set1_epi32(MOST_FIELD));
+        const __m256i low = _mm256_cmpgt_epi32(_mm256_set1_epi32(LEAST_FIELD), o.largest);
+        cuts |= mask_of(o.exact) << v;
+        large |= mask_of(_mm256_cmpgt_epi32(sum, most)) << v;
+        other |= mask_of(_mm256_or_si256(high, _mm256_andnot_si256(none, low)));
+        _mm256_storeu_si256((__m256i *)(void *)&d[v], _mm256_andnot_si256(nil, result_of(&o)));
     }
-    if ((large & ~cuts) || __builtin_popcount(cuts) > MOST_INEXACT ||
-        !_mm256_testz_si256(other, other)) {
-        return 0;
+    const uint32_t wrong = large | four->meets[r][j / BLOCK];
+    cuts |= wrong;
+    if (other || __builtin_popcount(cuts) > MOST_INEXACT) {
+        return -1;
     }
+    const int looks = __builtin_popcount(cuts);
     int cut = 0;
     for (; cuts && cut <= MOST_CUT; cuts &= cuts - 1) {
         const int l = __builtin_ctz(cuts);
-        cut += cut_one(p, b, four, r, j + l, large >> l & 1, c[l], &d[l]);
+        cut += cut_one(p, b, four, r, j + l, (int)(wrong >> l & 1), c[l], &d[l]);
     }
-    return cut <= MOST_CUT;
+    return cut <= MOST_CUT ? looks : -1;
+}
+
+/* What a block's outputs have in common. */
+typedef struct extremes {
+    __m256i sums, exact, most, least; /* bits of sums, their largest exponents */
+} extremes;
+
+PRODUCT_INLINE __m256i finish_eight(const integers *b, const four_rows *four, int r, int j,
+                                    const uint32_t *c, extremes *all)
+{
+    const outputs o = sum_eight(b, four, r, j, c, 0);
+    all->sums = _mm256_or_si256(all->sums, _mm256_abs_epi32(o.sum));
+    all->exact = _mm256_or_si256(all->exact, o.exact);
+    all->most = _mm256_max_epi32(all->most, o.largest);
+    all->least = _mm256_min_epi32(all->least, o.largest);
+    return result_of(&o);
+}
+
+/* The same, where all is as it mostly is; 0 when it is not, d stays. c may be d. */
+PRODUCT_INLINE int finish_quickly(const integers *b, const four_rows *four, int r, int j,
+                                  const uint32_t *c, uint32_t *d)
+{
+    enum { SAFE = 1 << 28 }; /* WHY: up to it, 32-bit sums have not wrapped (all terms: 2^32) */
+    const __m256i zero = _mm256_setzero_si256(), e = load_ints(&four->largest[r][j]);
+    if (four->meets[r][j / BLOCK] ||
+        _mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8(LEAST8), e))) {
+        return 0;
+    }
+    extremes all = {zero, zero, zero, _mm256_set1_epi32(MOST_FIELD)};
+    const __m256i result0 = finish_eight(b, four, r, j, c, &all);
+    const __m256i result1 = finish_eight(b, four, r, j + LANES, c + LANES, &all);
+    const __m256i result2 = finish_eight(b, four, r, j + 2 * LANES, c + 2 * LANES, &all);
+    const __m256i result3 = finish_eight(b, four, r, j + 3 * LANES, c + 3 * LANES, &all);
+    const __m256i large = _mm256_cmpgt_epi32(all.sums, _mm256_set1_epi32(SAFE - 1));
+    const __m256i range =
+        _mm256_or_si256(_mm256_cmpgt_epi32(all.most, _mm256_set1_epi32(MOST_FIELD)),
+                        _mm256_cmpgt_epi32(_mm256_set1_epi32(LEAST_FIELD), all.least));
+    const __m256i signs = _mm256_or_si256(all.exact, all.sums); /* sums: abs of -2^31 */
+    if (mask_of(_mm256_or_si256(_mm256_or_si256(large, range), signs))) {
+        return 0;
+    }
+    _mm256_storeu_si256((__m256i *)(void *)&d[0], result0);
+    _mm256_storeu_si256((__m256i *)(void *)&d[LANES], result1);
+    _mm256_storeu_si256((__m256i *)(void *)&d[2 * LANES], result2);
+    _mm256_storeu_si256((__m256i *)(void *)&d[3 * LANES], result3);
+    return 1;
 }
 
 /* What the general way has loaded, when it was first needed. */
@@ -291,26 +369,32 @@ static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, const i
     way.b = general;
     way.b_loaded = 0;
     way.a_row = -1;
-    for (int i = 0, misfits = 0; i < p->m; i += ROWS) {
-        const int hopeless = misfits * BLOCK > (i + ROWS) * p->n / 2;
+    for (int i = 0, trouble = 0; i < p->m; i += ROWS) {
+        const int hopeless = trouble * BLOCK > TROUBLE * (i + ROWS) * p->n;
         for (int r = 0; r < ROWS && !hopeless; r++) {
             load_integer_row(p, i + r, &four->row[r]);
         }
         if (!hopeless) {
             sum_integers(b, p->n, four);
             find_largest(b, p->n, four);
+            find_spare(b, p->n, four);
+            add_lows(b, p->n, four);
         }
         for (int r = 0; r < ROWS; r++) {
             uint32_t *d = p->d + (i + r) * p->stride;
-            const int fit = !hopeless && !four->row[r].special &&
-                            add_lows(b, p->n, &four->row[r], four->low[r]);
+            const int fit = !hopeless && !four->row[r].special;
             for (int j = 0; j < p->n; j += BLOCK) {
                 uint32_t result[BLOCK];
                 const uint32_t *c = p->accumulate ? d + j : zeros;
-                if (!fit || b->special[j / BLOCK] || !finish_block(p, b, four, r, j, c, result)) {
-                    block_in_general(p, &way, i + r, j, c, result);
-                    misfits++;
+                const int fits = fit && !b->special[j / BLOCK];
+                if (fits && finish_quickly(b, four, r, j, c, d + j)) {
+                    continue;
                 }
+                const int looks = fits ? finish_carefully(p, b, four, r, j, c, result) : -1;
+                if (looks < 0) {
+                    block_in_general(p, &way, i + r, j, c, result);
+                }
+                trouble += looks < 0 ? GENERAL : looks;
                 memcpy(d + j, result, sizeof result);
             }
         }

@@ -3,9 +3,10 @@
  * Within one step of 32 products the bits of an E4M3 row mostly lie within 14 of one another. Then
  * the row is integers times a power of two, and 16-bit multiply-adds give sums that nothing was cut
  * from. That is the model's sum wherever no product has bits below its cut, 25 places under the
- * largest term: known for sure from the smallest elements of row and column. Elsewhere the 32
- * products are cut one by one, or the block goes the way of product_body.h.
+ * largest term: known for sure from the last bits of row and column, four k's at a time. Elsewhere
+ * the 32 products are cut one by one, or the block goes the way of product_body.h.
  *   unit    2^unit is worth 1 of a row's or column's integers
+ *   last    exponent of the last bit of an element that is not 0
  *   low     an element that is smaller than its integers' reach: 2^-FINER units, added apart
  * No sum passes 2^31: an integer row's norm is below 2^15.5 (Cauchy-Schwarz). Conversions to FP32
  * are made in the processor's mode of rounding toward zero.
@@ -24,15 +25,18 @@ enum {
     PAIRS = COUNT / 2,
     FRACTION = 25,
     FINER = 10,     /* a row's smallest elements are above 2^-10 of its units */
-    MOST_LOWS = 96, /* of B; beyond, the general way is as fast */
+    MOST_LOWS = 64, /* of B; beyond, the general way is as fast */
     MOST_LOW = 6,   /* of a row or column, so that their sums stay below 2^31 */
-    MOST_INEXACT = 12,
-    MOST_CUT = 3,        /* outputs of a block cut one by one */
-    FAR = 1000,          /* exponent of nothing */
-    FAR8 = 63,           /* the same: twice it fits a byte */
+    MOST_INEXACT = 16,
+    MOST_CUT = 8, /* outputs of a block cut one by one */
+    TROUBLE = 3,  /* a block's outputs looked at, in the mean, beyond which it is faster; */
+    GENERAL = 8,  /* what a block that went it counts */
+    GROUP = 4,    /* k's whose last bits have one minimum */
+    GROUPS = COUNT / GROUP,
+    FAR8 = 63,           /* last bit of nothing; twice it fits a byte */
     LARGE_LOG2 = 30,     /* sums beyond it are the general way's, */
-    LOW_LOG2 = -100,     /* and terms that are all below this, */
-    HIGH_LOG2 = 120,     /* or one beyond this */
+    LEAST_FIELD = 27,    /* and where all terms are below it, */
+    MOST_FIELD = 247,    /* or one beyond: as FP32's exponents */
     CODES = COLUMNS + 32 /* a line of codes: see STRIDE */
 };
 
@@ -40,36 +44,43 @@ enum {
 typedef struct taken {
     __m256i code, exponent;
     __m256i integer[2]; /* k in the order of _mm256_unpacklo, _mm256_unpackhi */
-    int unit, least;    /* least: exponent of the smallest element's last bit */
-    uint32_t low;       /* bit k: not in the integers */
-    int base;           /* field of the integers' unit */
-    int special;        /* a NaN or an infinity */
+    int unit;
+    uint32_t low; /* bit k: not in the integers */
+    int base;     /* field of the integers' unit */
+    int special;  /* a NaN or an infinity */
 } taken;
 
 typedef struct low_element {
     int16_t column, k; /* k in the order of the integers */
-    int32_t integer;   /* in finer units */
+    int16_t integer;   /* in finer units */
 } low_element;
+
+/* One of B's, in the place of its column and k among eight columns' pairs. */
+typedef struct low_vector {
+    int16_t pair[LANES][2];
+    uint16_t first, k; /* the columns; its pair of k's */
+    int is_next;       /* there was one for these columns before */
+} low_vector;
 
 /* B of a step. */
 typedef struct integers {
+    /* lines of these are multiples of 32 bytes, and start at such */
+    _Alignas(64) int32_t pair[PAIRS][COLUMNS + LANES];
+    int32_t unit[COLUMNS], scale[COLUMNS], scaled_unit[COLUMNS]; /* the sum of both */
     uint8_t by_column[COLUMNS][COUNT], by_k[COUNT][CODES];
-    int8_t smallest[COLUMNS][COUNT]; /* exponents again, by column; FAR8 for zero */
-    int8_t exponent[COUNT][CODES];
-    int32_t pair[PAIRS][COLUMNS + LANES];
-    int32_t unit[COLUMNS], least[COLUMNS], scale[COLUMNS];
+    int8_t exponent[COUNT][CODES], last[GROUPS][CODES], unit8[CODES];
     int special[COLUMNS / BLOCK];
-    low_element low[MOST_LOWS + MOST_LOW];
+    low_element low[MOST_LOWS + MOST_LOW]; /* by column */
+    low_vector low_vector[MOST_LOWS + MOST_LOW];
     int lows;
     uint8_t has_low[COLUMNS / LANES];
 } integers;
 
 /* One row of A. */
 typedef struct integer_row {
-    int32_t pair[PAIRS], exponent[COUNT]; /* exponent: the same in all four bytes */
+    int32_t pair[PAIRS], exponent[COUNT], last[GROUPS]; /* the same in all four bytes */
     uint8_t code[COUNT];
-    int8_t smallest[COUNT];
-    int unit, least, scale, special, lows;
+    int unit, scale, special, lows;
     low_element low[MOST_LOW];
 } integer_row;
 
@@ -148,11 +159,7 @@ static void take_codes(taken *t, const uint8_t *code, int mantissa_bits)
                      _mm256_cmpgt_epi8(magnitude, _mm256_set1_epi8((char)(special - 1)))) != 0;
     t->exponent = _mm256_blendv_epi8(_mm256_sub_epi8(at_least_1, _mm256_set1_epi8((char)bias)),
                                      _mm256_set1_epi8(ZERO8), nothing);
-    const int most = largest_byte(_mm256_andnot_si256(nothing, at_least_1));
-    const int top = 0x7F;
-    const int least = top - largest_byte(_mm256_andnot_si256(
-                                nothing, _mm256_sub_epi8(_mm256_set1_epi8((char)top), at_least_1)));
-    int base = most - reach;
+    int base = largest_byte(_mm256_andnot_si256(nothing, at_least_1)) - reach;
     to_integers(t, significand, at_least_1, base);
     if (is_large(t)) {
         to_integers(t, significand, at_least_1, ++base);
@@ -161,7 +168,6 @@ static void take_codes(taken *t, const uint8_t *code, int mantissa_bits)
         _mm256_andnot_si256(nothing, _mm256_cmpgt_epi8(_mm256_set1_epi8((char)base), at_least_1)));
     t->base = base;
     t->unit = base - bias - mantissa_bits;
-    t->least = most ? least - bias - mantissa_bits : FAR;
 }
 
 /* The low elements of 32 codes; MOST_LOW + 1: more than that, or one too small. */
@@ -181,17 +187,9 @@ static int take_lows(const taken *t, const uint8_t *code, int mantissa_bits, int
         }
         low[count].column = (int16_t)column;
         low[count].k = (int16_t)(order[k / 8] * 8 + k % 8);
-        low[count++].integer = code[k] & 0x80 ? -(significand << up) : significand << up;
+        low[count++].integer = (int16_t)(code[k] & 0x80 ? -(significand << up) : significand << up);
     }
     return count;
-}
-
-/* Exponents, and FAR8 for zero. */
-static void store_smallest(const taken *t, int8_t *to)
-{
-    const __m256i zero = _mm256_cmpeq_epi8(t->exponent, _mm256_set1_epi8(ZERO8));
-    _mm256_storeu_si256((__m256i *)(void *)to,
-                        _mm256_blendv_epi8(t->exponent, _mm256_set1_epi8(FAR8), zero));
 }
 
 /* Exponents of codes, ZERO8 for zero. */
@@ -204,6 +202,21 @@ static __m256i exponents_of(__m256i code, int mantissa_bits)
                                       _mm256_set1_epi8((char)bias_of(mantissa_bits)));
     return _mm256_blendv_epi8(e, _mm256_set1_epi8(ZERO8),
                               _mm256_cmpeq_epi8(magnitude, _mm256_setzero_si256()));
+}
+
+/* Exponents of the last bits of codes, FAR8 for zero. */
+static __m256i last_bits(__m256i code, int mantissa_bits)
+{
+    /* zeros below the last bit of a mantissa, less its bits; of 0: below the hidden bit */
+    const __m256i zeros = _mm256_broadcastsi128_si256(
+        mantissa_bits == 3 ? _mm_setr_epi8(0, -3, -2, -3, -1, -3, -2, -3, 0, 0, 0, 0, 0, 0, 0, 0)
+                           : _mm_setr_epi8(0, -2, -1, -2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    const __m256i mantissa =
+        _mm256_and_si256(code, _mm256_set1_epi8((char)((1 << mantissa_bits) - 1)));
+    const __m256i e = exponents_of(code, mantissa_bits);
+    return _mm256_blendv_epi8(_mm256_add_epi8(e, _mm256_shuffle_epi8(zeros, mantissa)),
+                              _mm256_set1_epi8(FAR8),
+                              _mm256_cmpeq_epi8(e, _mm256_set1_epi8(ZERO8)));
 }
 
 /* B's codes by column and by k. */
@@ -235,11 +248,16 @@ static int load_integers(const mxa_emu_product *p, integers *b)
     memset(b->special, 0, sizeof b->special);
     memset(b->has_low, 0, sizeof b->has_low);
     b->lows = 0;
-    for (int k = 0; k < COUNT; k++) {
-        for (int j = 0; j < p->n; j += 32) {
-            const __m256i code = _mm256_loadu_si256((const __m256i *)(const void *)&b->by_k[k][j]);
-            _mm256_storeu_si256((__m256i *)(void *)&b->exponent[k][j],
-                                exponents_of(code, mantissa_bits));
+    for (int j = 0; j < p->n; j += 32) {
+        for (int g = 0; g < GROUPS; g++) {
+            __m256i last = _mm256_set1_epi8(FAR8);
+            for (int k = g * GROUP; k < (g + 1) * GROUP; k++) {
+                const __m256i code = load_ints(&b->by_k[k][j]);
+                _mm256_storeu_si256((__m256i *)(void *)&b->exponent[k][j],
+                                    exponents_of(code, mantissa_bits));
+                last = _mm256_min_epi8(last, last_bits(code, mantissa_bits));
+            }
+            _mm256_storeu_si256((__m256i *)(void *)&b->last[g][j], last);
         }
     }
     for (int j = 0; j < p->n; j++) {
@@ -250,18 +268,24 @@ static int load_integers(const mxa_emu_product *p, integers *b)
         for (int i = 0; i < PAIRS; i++) {
             b->pair[i][j] = pair[i];
         }
-        b->unit[j] = t.unit;
-        b->least[j] = t.least;
+        b->unit[j] = b->unit8[j] = (int8_t)t.unit;
         b->scale[j] = p->scale_b ? p->scale_b[j] : 127;
+        b->scaled_unit[j] = t.unit + b->scale[j];
         b->special[j / BLOCK] |= t.special | (b->scale[j] == MXA_SCALE_NAN);
-        store_smallest(&t, b->smallest[j]);
         if (t.low) {
             const int lows = take_lows(&t, b->by_column[j], mantissa_bits, j, &b->low[b->lows]);
             if (lows > MOST_LOW || b->lows + lows > MOST_LOWS) {
                 return 0;
             }
+            for (int i = b->lows; i < b->lows + lows; i++) {
+                const int k = b->low[i].k, first = j / LANES * LANES;
+                b->low_vector[i] = (low_vector){.first = (uint16_t)first,
+                                                .k = (uint16_t)(k / 2),
+                                                .is_next = b->has_low[j / LANES]};
+                b->low_vector[i].pair[j % LANES][k % 2] = b->low[i].integer;
+                b->has_low[j / LANES] = 1;
+            }
             b->lows += lows;
-            b->has_low[j / LANES] = 1;
         }
     }
     return 1;
@@ -282,10 +306,18 @@ static void load_integer_row(const mxa_emu_product *p, int i, integer_row *a)
         x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x01010101));
         _mm256_storeu_si256((__m256i *)(void *)&a->exponent[k], x);
     }
-    store_smallest(&t, a->smallest);
+    __m256i last = last_bits(t.code, mantissa_bits);
+    last = _mm256_min_epi8(last, _mm256_srli_epi64(last, 32));
+    last = _mm256_min_epi8(last, _mm256_srli_epi64(last, 16));
+    last = _mm256_min_epi8(last, _mm256_srli_epi64(last, 8));
+    int8_t least[COUNT];
+    _mm256_storeu_si256((__m256i *)(void *)least, last);
+    for (int g = 0; g < GROUPS; g++) {
+        a->last[g] = (uint8_t)least[g * GROUP] * 0x01010101;
+    }
     a->unit = t.unit;
-    a->least = t.least;
     a->lows = t.low ? take_lows(&t, code, mantissa_bits, 0, a->low) : 0;
     a->scale = p->scale_a ? p->scale_a[i] : 127;
     a->special = t.special || a->scale == MXA_SCALE_NAN || a->lows > MOST_LOW;
+    a->lows = a->special ? 0 : a->lows;
 }

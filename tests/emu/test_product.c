@@ -7,6 +7,7 @@
 #include "mx/element.h"
 #include "report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +186,103 @@ static void random_tiles(void)
     free(t);
 }
 
+/* A number of one of several distributions: even, of two deviations, positive over many binades,
+ * with zeros, near each other, with few that are small, powers of two, far from zero, all codes. */
+static float number_of(mxt_random *random, int kind)
+{
+    const uint64_t u = mxt_random_u64(random);
+    const float x = (float)mxt_random_gaussian(random);
+    switch (kind) {
+    case 0:
+        return x * 120;
+    case 1:
+        return x * (u & 64 ? 40 : 1);
+    case 2:
+        return ldexpf(256, -(int)(3 * x * x));
+    case 3:
+        return u & 7 ? 0 : x * 50;
+    case 4:
+        return 1.8F + (float)(u % 4) * 0.02F;
+    case 5:
+        return x * (u & 31 ? 100 : 0.05F);
+    case 6:
+        return ldexpf(u & 1 ? 1.75F : -1.75F, (int)(u >> 8) % 8);
+    case 7:
+        return 300 + x * 30;
+    default:
+        return ldexpf((u >> 40 & 1 ? 1.0F : -1.0F) * (1 + (float)(u % 8) / 8),
+                      (int)(u >> 10) % 18 - 9);
+    }
+}
+
+static void fill_numbers(mxt_random *random, uint8_t *codes, int count, mxattn_dtype dtype)
+{
+    const int kind = (int)mxt_random_int(random, 0, 8);
+    for (int i = 0; i < count; i++) {
+        const float x = number_of(random, kind);
+        mxa_store(codes, dtype, i, x > 448 ? 448 : x < -448 ? -448 : x);
+    }
+}
+
+/* Blackwell's FP8 of any two distributions, rows and columns of zeros among them, accumulators from
+ * none over any code to far above the products. */
+static void mixed_tiles(void)
+{
+    static const float accumulators[] = {0, 1e-3F, 1e3F, 1e5F, 1e9F};
+    enum { ROUNDS = 150, ROWS = 16, STEPS = 2 };
+    tile *t = malloc(sizeof *t);
+    mxt_random random = {23};
+    for (int round = 0; round < ROUNDS; round++) {
+        const mxattn_dtype a_type = mxt_random_u64(&random) & 3 ? MXATTN_E4M3 : MXATTN_E5M2;
+        const mxattn_dtype b_type = mxt_random_u64(&random) & 3 ? MXATTN_E4M3 : MXATTN_E5M2;
+        const int n = 32 * (int)mxt_random_int(&random, 1, 5), along_n = round & 1;
+        const int spread = (int)(mxt_random_int(&random, 0, 3) * mxt_random_int(&random, 0, 40));
+        const int own = (int)mxt_random_int(&random, 0, 5);
+        mxt_case("mixed, round %d: %s by %s, N %d, accumulators %d", round, mxa_dtype_name(a_type),
+                 mxa_dtype_name(b_type), n, own);
+        fill_numbers(&random, (uint8_t *)t->a, ROWS * K, a_type);
+        fill_numbers(&random, (uint8_t *)t->b, n * K, b_type);
+        memset((uint8_t *)t->a + mxt_random_int(&random, 0, 2 * ROWS) / 2 * K, 0, K);
+        for (int j = 0; j < N; j++) {
+            t->scale_a[j % M] = (uint8_t)(127 + mxt_random_int(&random, -spread, spread));
+            t->scale_b[j] = (uint8_t)(127 + mxt_random_int(&random, -spread, spread));
+        }
+        for (int i = 0; i < ROWS * n; i++) {
+            const float x = (float)mxt_random_gaussian(&random) * (own < 5 ? accumulators[own] : 0);
+            const uint32_t any = (uint32_t)mxt_random_u64(&random);
+            memcpy(&t->d[i], own < 5 ? (const void *)&x : &any, sizeof any);
+        }
+        mxa_emu_product p = {{MXA_TENSOR_CORE_BLACKWELL, a_type, b_type, K},
+                             ROWS,
+                             n,
+                             t->a,
+                             t->b,
+                             along_n ? 1 : K,
+                             along_n ? n : 1,
+                             t->scale_a,
+                             t->scale_b,
+                             t->d,
+                             n,
+                             0,
+                             round % 4 != 0};
+        for (int step = 0; step < STEPS; step++) {
+            const size_t bytes = (size_t)(ROWS * n) * sizeof t->d[0];
+            memcpy(t->want, t->d, bytes);
+            p.d = t->want;
+            mxa_emu_product_scalar(&p);
+            p.d = t->d;
+            mxa_emu_product_run(&p);
+            int wrong = 0;
+            for (int i = 0; i < ROWS * n && wrong < 3; i++) {
+                wrong += !CHECK(t->d[i] == t->want[i], "step %d (%d, %d): got %08x, want %08x",
+                                step, i / n, i % n, t->d[i], t->want[i]);
+            }
+            memcpy(t->d, t->want, bytes);
+        }
+    }
+    free(t);
+}
+
 /* 128x128x128 in steps. With --time: microseconds of this thread. */
 static double time_of(const mxa_emu_product *p, uint32_t *d, size_t bytes)
 {
@@ -247,5 +345,6 @@ int main(int argc, char **argv)
         return 0;
     }
     random_tiles();
+    mixed_tiles();
     return mxt_finish();
 }
