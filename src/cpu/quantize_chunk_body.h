@@ -32,6 +32,7 @@ typedef struct format {
     mxattn_dtype wide;
     mxattn_dtype narrow;
     int plain; /* no centre, and dims are a multiple of 64 */
+    int mixed; /* words of two vectors of FP32 in the order in which they are packed fastest */
 } format;
 
 ALWAYS_INLINE int dropped_bits(format f)
@@ -70,13 +71,13 @@ ALWAYS_INLINE void load_floats(const void *wide, format f, int64_t index, int64_
     }
 }
 
-ALWAYS_INLINE words words_from(const void *wide, mxattn_dtype dtype, int64_t index)
+ALWAYS_INLINE words words_from(const void *wide, format f, int64_t index)
 {
-    if (dtype == MXATTN_F32) {
-        return words_from_f32((const float *)wide + index);
+    if (f.wide == MXATTN_F32) {
+        return words_from_f32((const float *)wide + index, f.mixed);
     }
     const uint16_t *half = (const uint16_t *)wide + index;
-    return dtype == MXATTN_BF16 ? words_from_bf16(half) : words_from_f16(half);
+    return f.wide == MXATTN_BF16 ? words_load(half) : words_from_f16(half, f.mixed);
 }
 
 /* The elements of one chunk that are quantized, exactly; for what is rare. */
@@ -100,13 +101,13 @@ ALWAYS_INLINE void chunk_words(const mxa_quantize_strip *strip, format f, int64_
         float x[MXA_BLOCK];
         chunk_floats(strip, f, token, d, x);
         for (int i = 0; i < CHUNK_WORDS; i++) {
-            w[i] = words_from_f32(x + i * WORDS_LANES);
+            w[i] = words_from_f32(x + i * WORDS_LANES, 0);
         }
         return;
     }
     UNROLL
     for (int i = 0; i < CHUNK_WORDS; i++) {
-        w[i] = words_from(strip->wide, f.wide, index + i * WORDS_LANES);
+        w[i] = words_from(strip->wide, f, index + i * WORDS_LANES);
     }
 }
 
@@ -170,7 +171,7 @@ static __attribute__((noinline)) void encode_chunk(const mxa_quantize_strip *str
         slow |= scale[i * step] < FAST_SCALE_LEAST || scale[i * step] > FAST_SCALE_MOST;
         wide_scale[i] = scale[i * step];
     }
-    f.plain = 0;
+    f.plain = f.mixed = 0;
     if (slow && strip->needs_floats) {
         *strip->needs_floats = 1;
         return;

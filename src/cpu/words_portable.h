@@ -8,22 +8,29 @@
  *   WORDS_NAME(x)            x with the suffix of the instruction set
  *   words, wmask             WORDS_LANES unsigned words, conditions
  *   CHUNK_WORDS              vectors that hold 32 words
- *   words_from_f32, _bf16, _f16   WORDS_LANES elements
+ *   words_from_f32, _f16(p, mixed)   WORDS_LANES elements; mixed: in an order of their own, which
+ *                            codes_put ends
  *   words_subtract           saturates at 0
  *   words_shift_left, _right      by a constant below 16
  *   words_shift_lanes        each lane right by its own amount, below 16
  *   words_shift_signed       right by a constant, sign bits coming in
  *   words_pairs(p)           lanes 2i and 2i+1 hold the halves of *p
+ *   words_add_bit(x, w, n)   x + bit n of w
  *   words_less(a, b)         words below 0x8000
+ *   words_any(x)             1 when one is not 0
  *   words_select(m, x, y)    x where m, else y
  *   words_largest            of all lanes
  *   words_pack(out, w)       the low bytes of CHUNK_WORDS vectors, all below 256: 32 bytes
- *   words_largest_4(w, out)  of each of the 4 chunks in w[4 * CHUNK_WORDS], all below 0x8000
+ *   words_fold(w)            of each of the 4 chunks in w[4 * CHUNK_WORDS] a quarter of a vector
+ *                            whose largest word is the chunk's
+ *   words_maxima(p, out)     the largest word of each of 32 chunks, in order, out of 8 such vectors
+ *                            at p; out[CHUNK_WORDS]
+ *   words_store_twice(p, x)  each word in both halves of a uint32_t
  *   codes                    2 * WORDS_LANES bytes, in an order of their own
  *   codes_join(a, b)         of signed words, saturated to [0, 255]
  *   codes_any_below(x, n)    1 when one is; n > 0
- *   codes_put(out, x, a, b, stream)   x with the signs of the words a, b it came from, in order;
- *                            stream: past the caches, out aligned to 2 * WORDS_LANES
+ *   codes_put(out, x, a, b, mixed, stream)   x with the signs of the words a, b it came from, in
+ *                            order; stream: past the caches, out aligned to 2 * WORDS_LANES
  *   codes_drain()            orders streamed stores before all later ones
  *   bytes_transpose(...)     32 x 32 bytes, rows `from_stride` and `to_stride` apart
  *
@@ -67,22 +74,19 @@ static inline words words_narrow(const dwords *x)
     return __builtin_convertvector(odd, words);
 }
 
-static inline words words_from_f32(const float *p)
+static inline words words_from_f32(const float *p, int mixed)
 {
     dwords x;
+    (void)mixed;
     memcpy(&x, p, sizeof x);
     return words_narrow(&x);
 }
 
-static inline words words_from_bf16(const uint16_t *p)
-{
-    return words_load(p);
-}
-
 /* FP16's exponent and mantissa in FP32's place stand for the value times 2^-112; those of infinity
  * and NaN need an exponent of all ones. */
-static inline words words_from_f16(const uint16_t *p)
+static inline words words_from_f16(const uint16_t *p, int mixed)
 {
+    (void)mixed;
     dwords x = __builtin_convertvector(words_load(p), dwords);
     dwords shifted = (x & 0x7FFF) << 13;
     floats value = (floats)shifted * 0x1p112F;
@@ -147,6 +151,11 @@ static inline words words_shift_signed(words x, int n)
     return (words)((signed_words)x >> (int16_t)n);
 }
 
+static inline words words_add_bit(words x, words w, int n)
+{
+    return x + (w >> (uint16_t)n & 1);
+}
+
 static inline words words_pairs(const uint32_t *p)
 {
     words x;
@@ -158,6 +167,13 @@ static inline words words_pairs(const uint32_t *p)
 static inline wmask words_less(words a, words b)
 {
     return a < b;
+}
+
+static inline int words_any(words x)
+{
+    uint64_t half[2];
+    memcpy(half, &x, sizeof half);
+    return (half[0] | half[1]) != 0;
 }
 
 static inline uint16_t words_largest(words x)
@@ -178,15 +194,35 @@ static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])
     }
 }
 
-static inline void words_largest_4(const words *w, uint32_t out[4])
+static inline words words_fold(const words *w)
 {
+    words folded;
     for (int c = 0; c < 4; c++) {
         words largest = w[c * CHUNK_WORDS];
         for (int i = 1; i < CHUNK_WORDS; i++) {
             largest = words_max(largest, w[c * CHUNK_WORDS + i]);
         }
-        out[c] = words_largest(largest);
+        for (int i = 0; i < 2; i++) {
+            const uint16_t a = largest[i], b = largest[i + 2], x = largest[i + 4],
+                           y = largest[i + 6];
+            const uint16_t ab = a > b ? a : b, xy = x > y ? x : y;
+            folded[2 * c + i] = ab > xy ? ab : xy;
+        }
     }
+    return folded;
+}
+
+static inline void words_maxima(const uint16_t *p, words *out)
+{
+    for (int i = 0; i < 4 * WORDS_LANES; i++) {
+        out[i / WORDS_LANES][i % WORDS_LANES] = p[2 * i] > p[2 * i + 1] ? p[2 * i] : p[2 * i + 1];
+    }
+}
+
+static inline void words_store_twice(uint32_t *p, words x)
+{
+    const dwords wide = __builtin_convertvector(x, dwords), twice = wide | wide << 16;
+    memcpy(p, &twice, sizeof twice);
 }
 
 typedef uint8_t codes __attribute__((vector_size(16)));
@@ -230,8 +266,9 @@ static inline int codes_any_below(codes x, uint8_t n)
     return (half[0] | half[1]) != 0;
 }
 
-static inline void codes_put(uint8_t *out, codes x, words a, words b, int stream)
+static inline void codes_put(uint8_t *out, codes x, words a, words b, int mixed, int stream)
 {
+    (void)mixed;
     (void)stream;
     codes signs = codes_both(__builtin_convertvector(a >> 8 & 0x80, half_codes),
                              __builtin_convertvector(b >> 8 & 0x80, half_codes));
