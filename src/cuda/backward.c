@@ -154,7 +154,8 @@ static void fill_places(run *r)
     params->query_groups = r->base + (uint64_t)l->query_groups;
     params->key_groups = r->base + (uint64_t)l->key_groups;
     params->delta = r->base + (uint64_t)l->delta;
-    params->lse2 = r->base + (uint64_t)l->lse2;
+    params->row_top = r->base + (uint64_t)l->row_top;
+    params->row_rest = r->base + (uint64_t)l->row_rest;
     params->partial = r->base + (uint64_t)l->partial;
     params->dout_rows = r->base + (uint64_t)l->dout_rows;
     params->v_rows = r->base + (uint64_t)l->v_rows;
@@ -373,6 +374,7 @@ static mxattn_status attend(const run *r)
     params.dout_t = from->dout_t;
     params.k_t = from->k_t;
     params.q_records = from->q_records;
+    params.row_factors = from->row_rest;
     params.k_records = from->backward_k_records;
     params.dv_factor = from->dv_factor;
     params.mean = from->mean;

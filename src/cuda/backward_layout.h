@@ -10,7 +10,7 @@
 /* Offsets into the workspace; the forward's copies come first. */
 typedef struct mxa_backward_layout {
     mxa_copies copies;
-    int64_t query_groups, key_groups, delta, lse2, partial, partial_sink;
+    int64_t query_groups, key_groups, delta, row_top, row_rest, partial, partial_sink;
     int64_t dout_rows, v_rows;
     int64_t factors, dv_factor, dq_log2, mean, mean_used;
     int64_t q_t, dout_t, k_t, q_records, k_records;

@@ -45,7 +45,8 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.key_groups =
         take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP * (int64_t)sizeof(mxa_backward_key_group));
     l.delta = take(&at, rows * 4);
-    l.lse2 = take(&at, rows * 4);
+    l.row_top = take(&at, rows * 4);
+    l.row_rest = take(&at, rows * 4);
     l.partial = take(&at, heads * l.q_tiles * d * 4);
     l.partial_sink = take(&at, p->has_sink ? heads * l.q_tiles * 2 * 4 : 0);
     l.dout_rows = take(&at, rows * d);

@@ -299,6 +299,47 @@ static void dq_of_any_size(const mxt_config *config)
     }
 }
 
+/* Key j and key j + 32 have the same score of query j and j + 32, 0.3 * 2^(2e), and all others 0: P
+ * is 1/2 twice, though FP32 holds such an LSE to 2^-3 or to 2^17 only. The second of two keys
+ * differs in a dimension where queries are 0. */
+static void far_ties(const mxt_config *config)
+{
+    if (config->backend == MXATTN_BACKEND_CPU) { /* tests/pending.txt */
+        mxt_skip("backward on the CPU takes P from LSE in FP32");
+        return;
+    }
+    for (int e = 10; e <= 20; e += e == 14 ? 6 : 1) {
+        const float far = ldexpf(1, e);
+        mxt_attention a;
+        mxt_attention_dense(&a, 1, 64, 64, 1, 1, 64);
+        a.problem.softmax_scale = 0.3;
+        setup(&a, config, MXT_EXACT);
+        mxt_set(a.q, mxt_size_q(&a), 0);
+        mxt_set(a.k, mxt_size_k(&a), 0);
+        for (int64_t s = 0; s < 64; s++) {
+            mxt_row(&a, a.q, 0, s, 0)[s % 32] = mxt_row(&a, a.k, 0, s, 0)[s % 32] = far;
+            mxt_set(mxt_row(&a, a.v, 0, s, 0), 64, s < 32 ? 1 : 3);
+            mxt_set(mxt_row(&a, a.dout, 0, s, 0), 64, 0.5f);
+        }
+        for (int64_t j = 32; j < 64; j++)
+            mxt_row(&a, a.k, 0, j, 0)[j] = far;
+        both(&a);
+        expect_all_finite(&a);
+        const double rounding = mxt_config_rounding(config);
+        mxt_expect("o", a.o, mxt_size_o(&a), 2, 2 * rounding);
+        mxt_expect("dv", a.dv, mxt_size_v(&a), 0.5, 0.5 * rounding);
+        /* dP is 32 and 96, delta 64: dS is -16 and 16. */
+        const double ds = 0.3 * 16 * (double)far;
+        for (int64_t s = 0; s < 64; s++) {
+            const double sign = s < 32 ? -1 : 1;
+            mxt_expect("dk", mxt_row(&a, a.dk, 0, s, 0) + s % 32, 1, 2 * sign * ds,
+                       4 * rounding * ds);
+            mxt_expect("dq", mxt_row(&a, a.dq, 0, s, 0) + 32 + s % 32, 1, ds, 2 * rounding * ds);
+        }
+        mxt_attention_free(&a);
+    }
+}
+
 /* The gradients of every option at once, against float64. */
 static void all_options(const mxt_config *config)
 {
@@ -333,6 +374,7 @@ static const mxt_named_case cases[] = {
     {"B48 B117 B119 the same bits again, workspace exactly as large as the plan says",
      same_bits_again},
     {"B55 large logits", large_logits},
+    {"B55 two keys share a score far from 0", far_ties},
     {"B75 window and causal in backward", window_in_backward},
     {"B110 backward uses the quantized operands", quantized_operands_in_backward},
     {"B110 dQ of any size", dq_of_any_size},

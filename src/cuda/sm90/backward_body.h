@@ -215,6 +215,43 @@ MXA_DEVICE void BACKWARD(row_terms)(mxa_shared at, int i, float *x)
     x[5] = x[7] = f32_bits(v.w);
 }
 
+#if BACKWARD_SOFTCAP
+/* P where the tile is far, in `s` already: held to its largest. WHY no more: tanh is coarser than
+ * what is lost. */
+MXA_DEVICE void BACKWARD(probs_far)(float *s)
+{
+    MXA_UNROLL
+    for (int i = 0; i < 32; i++) {
+        s[i] = s[i] > 256.0f ? 256.0f : s[i];
+    }
+    wgmma_hold_f32(s, 32);
+}
+#else
+/* S to P where the tile is far: an LSE of 2^30, say, leaves FP32 no room for its fraction, so M is
+ * the row's maximum alone, the logit is rounded as forward rounds it, and what is left is a factor
+ * of the row. Before it P is at most 1, also where LSE is a caller's. */
+MXA_DEVICE void BACKWARD(probs_far)(const mxa_backward_params *params, mxa_shared words,
+                                    mxa_shared terms, const float *scale, float *s)
+{
+    const mxa_global factors = params->row_factors +
+                               256 * (uint64_t)dev_load_shared_u32(words + BACKWARD_STEP_DQ) +
+                               8 * (uint64_t)(BACKWARD_LANE & 3);
+    MXA_UNROLL
+    for (int i = 0; i < 8; i++) {
+        const mxa_u32x2 factor = dev_load_global_u32x2(factors + 32 * (uint64_t)i);
+        const mxa_u32x2 m = dev_load_shared_u32x2(terms + MXA_BACKWARD_RECORD_M + 8 * (uint32_t)i);
+        float *x = s + 4 * i;
+        MXA_UNROLL
+        for (int e = 0; e < 4; e++) {
+            x[e] = mul_rn(x[e], scale[i >> 2]);
+            x[e] = exp2_approx(add_rn(x[e], -f32_bits(e & 1 ? m.y : m.x)));
+            x[e] = mul_rn(x[e] > 1.0f ? 1.0f : x[e], f32_bits(e & 1 ? factor.y : factor.x));
+        }
+        wgmma_hold_f32(x, 4); /* WHY: one after another, or they spill */
+    }
+}
+#endif
+
 /* probs: S to P in place, and packed as the A operand of dV. With a softcap the packed P is
  * followed by P times the softcap's slope. */
 MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own) * own,
@@ -226,22 +263,33 @@ MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own)
     const float scale[2] = {mul_rn(f32_bits(q.x), own->scores), mul_rn(f32_bits(q.y), own->scores)};
 #if BACKWARD_SOFTCAP
     float slope[32];
-#endif
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        float m[8];
-        BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_M, i, m);
-        MXA_UNROLL
-        for (int e = 0; e < 8; e++) {
-#if BACKWARD_SOFTCAP
-            const float t = tanh_approx(mul_rn(s[8 * i + e], scale[i >> 1]));
-            slope[8 * i + e] = fma_rn(-t, t, 1.0f);
-            s[8 * i + e] = exp2_approx(fma_rn(t, params->softcap_log2e, -m[e]));
 #else
-            s[8 * i + e] = exp2_approx(fma_rn(s[8 * i + e], scale[i >> 1], -m[e]));
+    if (flags & BACKWARD_FAR) {
+        BACKWARD(probs_far)(params, words, terms, scale, s);
+    } else
 #endif
+    {
+        MXA_UNROLL
+        for (int i = 0; i < 4; i++) {
+            float m[8];
+            BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_M, i, m);
+            MXA_UNROLL
+            for (int e = 0; e < 8; e++) {
+#if BACKWARD_SOFTCAP
+                const float t = tanh_approx(mul_rn(s[8 * i + e], scale[i >> 1]));
+                slope[8 * i + e] = fma_rn(-t, t, 1.0f);
+                s[8 * i + e] = exp2_approx(fma_rn(t, params->softcap_log2e, -m[e]));
+#else
+                s[8 * i + e] = exp2_approx(fma_rn(s[8 * i + e], scale[i >> 1], -m[e]));
+#endif
+            }
         }
     }
+#if BACKWARD_SOFTCAP
+    if (flags & BACKWARD_FAR) {
+        BACKWARD(probs_far)(s);
+    }
+#endif
     if (flags & BACKWARD_MASKED) {
         BACKWARD(mask)(params, own, flags, words, s);
         wgmma_hold_f32(s, 32); /* WHY: keeps the branch a branch */

@@ -11,12 +11,16 @@
 enum {
     MXA_BACKWARD_TILE_Q = 64,  /* queries of a step */
     MXA_BACKWARD_TILE_K = 128, /* keys of a CTA's tile */
-    MXA_BACKWARD_GROUP = 32    /* tokens that share exponents */
+    MXA_BACKWARD_GROUP = 32,   /* tokens that share exponents */
+    /* LSE in log2 units beyond which FP32 holds its fraction too coarsely: 2^-10 and more. */
+    MXA_BACKWARD_FAR = 1 << 14
 };
 
 /* A query tile's record. M and D are FP32 of its 64 queries, sorted for threads that hold columns
  * 8*j + 2*c + e: float 2*j + e of row c (144 bytes from row to row: no bank is hit twice). In the
- * gaps after the first two, FP32 pairs of its two groups of 32. */
+ * gaps after the first two, FP32 pairs of its two groups of 32; after the third, whether some row's
+ * LSE is far: then (without a softcap) M is the row's top alone, and the rest a factor in
+ * row_factors. */
 enum {
     MXA_BACKWARD_RECORD_ROW = 144,
     MXA_BACKWARD_RECORD_M = 0,     /* P's payload is 2^(score * q_scale * k_scale - M) */
@@ -25,6 +29,7 @@ enum {
     MXA_BACKWARD_RECORD_DP = 136,  /* dP's factor */
     MXA_BACKWARD_RECORD_DQ = 272,  /* dQ's factor */
     MXA_BACKWARD_RECORD_SUM = 280, /* P's payload to P */
+    MXA_BACKWARD_RECORD_FAR = 416, /* uint32 */
     MXA_BACKWARD_RECORD = 560
 };
 
@@ -52,6 +57,7 @@ typedef struct mxa_backward_params {
     mxa_gpu_batch batch; /* tiles: of keys; tiles_per_sequence: of keys */
     mxa_global q_t, dout_t, k_t;
     mxa_global q_records;   /* [head][tile] */
+    mxa_global row_factors; /* FP32 [head][64*tile + s], where a tile is far: 2^(score - M) to P */
     mxa_global k_records;   /* [kv_head][k_row/32] */
     mxa_global dv_factor;   /* FP32 [sequence][kv_head] */
     mxa_global mean;        /* FP32 [sequence][head][D]: of dO, what dout_t was made less */

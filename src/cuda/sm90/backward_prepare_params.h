@@ -17,7 +17,7 @@ typedef struct mxa_backward_query_group {
     float dout_most;  /* largest |dO_id| */
     int32_t exponent; /* of dO's row copy */
     int32_t sum_log2; /* L: P times 2^L is at most 1 */
-    int32_t reserved;
+    int32_t far;      /* 1: some |row_top| is beyond MXA_BACKWARD_FAR */
 } mxa_backward_query_group;
 
 /* And in a group of 32 keys. */
@@ -55,8 +55,10 @@ typedef struct mxa_backward_prepare_params {
     /* First pass. */
     mxa_global query_groups; /* [head][2 * tile + half] */
     mxa_global key_groups;   /* [kv_head][k_row/32] */
-    mxa_global delta, lse2;  /* FP32 [head][64 * tile + s]; lse2 +inf: sees no key */
-    mxa_global partial;      /* FP32 [head][tile][D] column sums of dO */
+    mxa_global delta;        /* FP32 [head][64 * tile + s] */
+    mxa_global row_top;  /* the same: LSE in log2 units is row_top + row_rest; +inf: sees no key */
+    mxa_global row_rest; /* the same; then, in tiles that are far, the row's factor of P */
+    mxa_global partial;  /* FP32 [head][tile][D] column sums of dO */
     mxa_global partial_sink; /* FP32 [head][2 * tile + half], or 0 */
     mxa_global dout_rows;    /* dO's row copy */
     mxa_global v_rows;       /* V's row copy */

@@ -156,9 +156,10 @@ MXA_DEVICE float sum_lanes(float x, int lanes)
 
 /* What one thread's row comes to. */
 typedef struct row_result {
-    float delta, lse2; /* lse2 +inf: the row sees no key, or is not there */
-    float dlse, sink;  /* sink: the row's share of -dsink */
-    int sum_log2;      /* 64: no bound */
+    float delta;
+    float top, rest;  /* LSE in log2 units; top +inf: the row sees no key, or is not there */
+    float dlse, sink; /* sink: the row's share of -dsink */
+    int sum_log2;     /* 64: no bound */
 } row_result;
 
 MXA_DEVICE float row_value(mxa_global at, int64_t outer, int64_t token, int64_t head)
@@ -173,25 +174,24 @@ MXA_DEVICE void finish_row(const mxa_backward_prepare_params *params, const load
     const float log2e = 1.44269504088896341f, infinity = f32_bits(0x7F800000u);
     const int64_t token = place->first + (int64_t)position;
     int sees;
-    r->delta = r->dlse = r->sink = 0.0f;
-    r->lse2 = infinity;
+    r->delta = r->dlse = r->sink = r->rest = 0.0f;
+    r->top = infinity;
     r->sum_log2 = 64;
     if (position >= place->used) {
         return;
     }
-    float lse2;
+    float top, rest = 0.0f;
     if (params->row_max) {
         uint64_t at = 4 * (uint64_t)(head * params->q_rows + q_row);
-        float m = dev_load_global_f32(params->row_max + at);
-        float log2_sum = log2_approx(dev_load_global_f32(params->row_sum + at));
-        sees = m != infinity;
-        lse2 = add_rn(m, log2_sum);
-        r->sum_log2 = log2_sum < 0.0f ? 0 : (int)log2_sum;
+        top = dev_load_global_f32(params->row_max + at);
+        rest = log2_approx(dev_load_global_f32(params->row_sum + at));
+        sees = top != infinity;
+        r->sum_log2 = rest < 0.0f ? 0 : (int)rest;
     } else {
         float lse = row_value(params->lse, place->outer * params->lse_batch,
                               token * params->lse_token, head * params->lse_head);
         sees = lse != -infinity;
-        lse2 = mul_rn(lse, log2e);
+        top = mul_rn(lse, log2e);
         r->sum_log2 = 0;
     }
     if (params->dlse) {
@@ -200,12 +200,15 @@ MXA_DEVICE void finish_row(const mxa_backward_prepare_params *params, const load
     }
     if (params->sink) {
         float sink = mul_rn(dev_load_global_f32(params->sink + 4 * (uint64_t)head), log2e);
-        float share = sink == -infinity ? 0.0f : sees ? exp2_approx(add_rn(sink, -lse2)) : 1.0f;
+        float share = exp2_approx(add_rn(add_rn(sink, -top), -rest));
+        /* WHY not above 1: LSE as a caller gives it may be off by more than its fraction. */
+        share = sink == -infinity ? 0.0f : !sees || share > 1.0f ? 1.0f : share;
         r->sink = mul_rn(share, add_rn(sees ? sums->dout_o : 0.0f, -r->dlse));
     }
     if (sees) {
         r->delta = add_rn(add_rn(sums->dout_o, -sums->dout_mean), -r->dlse);
-        r->lse2 = lse2;
+        r->top = top;
+        r->rest = rest;
     } else {
         r->dlse = 0.0f;
         r->sum_log2 = 64;
@@ -284,11 +287,14 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
     row_result r;
     finish_row(params, place, place->position + row, q_row + row, head, &sums, &r);
     dev_store_global_f32(params->delta + at, r.delta);
-    dev_store_global_f32(params->lse2 + at, r.lse2);
+    dev_store_global_f32(params->row_top + at, r.top);
+    dev_store_global_f32(params->row_rest + at, r.rest);
     const uint32_t dout = warp_max_u32(bits_f32(sums.dout_dout)),
                    o = warp_max_u32(bits_f32(sums.o_o));
     const uint32_t dlse = warp_max_u32(bits_f32(r.dlse) & 0x7FFFFFFFu);
     const uint32_t low = warp_max_u32(64 - (uint32_t)r.sum_log2);
+    const uint32_t top = bits_f32(r.top) & 0x7FFFFFFFu;
+    const int far = warp_any(top > bits_f32((float)MXA_BACKWARD_FAR) && top < NOT_FINITE);
     const float squares = sum_lanes(sums.dout_dout, 32), share = sum_lanes(r.sink, 32);
     if ((row & 31) == 0) {
         const uint64_t group = 2 * block + (uint64_t)(row >> 5);
@@ -300,7 +306,7 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
         mxa_u32x4 a = {finite ? bits_f32(sqrt_rn(f32_bits(dout))) : 0,
                        o < NOT_FINITE ? bits_f32(sqrt_rn(f32_bits(o))) : 0,
                        dlse < NOT_FINITE ? dlse : 0, finite ? bits_f32(squares) : 0};
-        mxa_u32x4 b = {finite ? most : 0, exponent, low == 0 ? 0 : 64 - low, 0};
+        mxa_u32x4 b = {finite ? most : 0, exponent, low == 0 ? 0 : 64 - low, (uint32_t)far};
         dev_store_global_u32x4(params->query_groups + 32 * group, a);
         dev_store_global_u32x4(params->query_groups + 32 * group + 16, b);
         if (params->partial_sink) {

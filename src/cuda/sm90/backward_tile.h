@@ -35,7 +35,8 @@ enum {
     BACKWARD_MEAN = 2,    /* dO's copy is less a mean: P is summed over queries */
     BACKWARD_LAST = 4,    /* of this head */
     BACKWARD_QUERIES = 8, /* times how many of its queries are there, 1..64 */
-    BACKWARD_HEAD = 1024  /* times the head's number in its group */
+    BACKWARD_FAR = 1024,  /* of the record */
+    BACKWARD_HEAD = 2048  /* times the head's number in its group */
 };
 
 MXA_DEVICE int backward_min(int a, int b)
@@ -183,14 +184,18 @@ MXA_DEVICE void backward_step_write(const mxa_backward_params *params, mxa_share
     int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
     int query = j * MXA_BACKWARD_TILE_Q, first = (int)counts.y, low = 0;
     uint64_t pair = (uint64_t)((int)counts.w * params->heads + q_head);
+    uint64_t block = (uint64_t)(q_head * params->q_tiles + (int)queries.y + j);
+    flags |= dev_load_global_u32(params->q_records + block * MXA_BACKWARD_RECORD +
+                                 MXA_BACKWARD_RECORD_FAR)
+                 ? BACKWARD_FAR
+                 : 0;
     flags |= dev_load_global_u32(params->mean_used + 4 * pair) ? BACKWARD_MEAN : 0;
     flags |= j == (int)dev_load_shared_u32(at + BACKWARD_TILE_RANGE) ? BACKWARD_LAST : 0;
     flags |= backward_min((int)queries.z - query, MXA_BACKWARD_TILE_Q) * BACKWARD_QUERIES;
     if (params->window_left >= 0) {
         low = backward_max(0, query + (int)queries.w - params->window_left);
     }
-    dev_store_shared_u32x2(to, (uint32_t)(q_head * params->q_tiles + (int)queries.y + j),
-                           (uint32_t)(first - (int)queries.w - query));
+    dev_store_shared_u32x2(to, (uint32_t)block, (uint32_t)(first - (int)queries.w - query));
     dev_store_shared_u32x2(to + BACKWARD_STEP_FLAGS, (uint32_t)flags,
                            (uint32_t)(first / MXA_BACKWARD_TILE_K - low / MXA_BACKWARD_TILE_K));
 }

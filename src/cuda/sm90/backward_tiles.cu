@@ -480,14 +480,24 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
         return;
     }
     const uint64_t at = 4 * (block * 64 + (uint64_t)row);
-    const float lse2 = dev_load_global_f32(params->lse2 + at);
+    const float top = dev_load_global_f32(params->row_top + at);
+    const float rest = dev_load_global_f32(params->row_rest + at);
     const float delta = dev_load_global_f32(params->delta + at);
+    const uint32_t far = dev_load_global_u32(params->query_groups + 64 * block + 28) |
+                         dev_load_global_u32(params->query_groups + 64 * block + 60);
     /* Row 8*j + 2*c + e is float 2*j + e of row c. */
     const uint64_t to =
         (uint64_t)(MXA_BACKWARD_RECORD_ROW * (row >> 1 & 3) + 8 * (row >> 3) + 4 * (row & 1));
     const int shift = f->dout_log2 - e->turned;
-    dev_store_global_f32(record + MXA_BACKWARD_RECORD_M + to,
-                         add_rn(lse2, (float)(shift - 8 - e->sum_log2)));
+    const float least = add_rn(rest, (float)(shift - 8 - e->sum_log2));
+    const int apart = far && !(params->softcap > 0.0f);
+    dev_store_global_f32(record + MXA_BACKWARD_RECORD_M + to, apart ? top : add_rn(top, least));
+    if (apart) {
+        dev_store_global_f32(params->row_rest + at, exp2_approx(-least));
+    }
+    if (row == 0) {
+        dev_store_global_u32(record + MXA_BACKWARD_RECORD_FAR, far);
+    }
     dev_store_global_f32(record + MXA_BACKWARD_RECORD_D + to,
                          mul_rn(delta, backward_power(shift - e->a)));
     if (row % MXA_BACKWARD_GROUP == 0) {

@@ -88,6 +88,30 @@ MXA_DEVICE float forward_base(float m, int log2)
     return m == FORWARD_MINUS_INF ? 0.0f : (float)log2 - m;
 }
 
+/* Beyond this magnitude of m FP32 does not hold 8 - m and what is added to it. */
+#define FORWARD_FAR 4194304.0f
+
+/* What both rows' logits get to become P's exponents. Where m is far, it is taken off the logits
+ * here, exactly near it, and what is left to add is small. WHY not always: an addition more for
+ * each score. */
+MXA_DEVICE void forward_bases_f32(float *s, int groups, const forward_rows *rows, float *base)
+{
+    int far = 0;
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        base[r] = forward_base(rows->m[r], FORWARD_P_LOG2);
+        far |= base[r] > FORWARD_FAR || base[r] < -FORWARD_FAR;
+    }
+    if (warp_any(far)) {
+        const float off[2] = {forward_base(rows->m[0], 0), forward_base(rows->m[1], 0)};
+        MXA_UNROLL
+        for (int i = 0; i < 16 * groups; i++) {
+            s[i] = add_rn(s[i], off[(i >> 1) & 1]);
+        }
+        base[0] = base[1] = (float)FORWARD_P_LOG2;
+    }
+}
+
 /* Factor from a score to a logit in log2 units, for each of four key groups. q_scale includes
  * softmax_scale * log2(e) and is positive. */
 MXA_DEVICE void forward_scales_f16(mxa_shared record, float q_scale, uint32_t *scale)
@@ -343,13 +367,13 @@ MXA_DEVICE void forward_exp_f32(float *x, forward_rows *rows, float c0, float c1
 MXA_DEVICE void forward_softmax_f32(float *s, int groups, forward_rows *rows, mxa_shared record)
 {
     forward_raise_f32(s, groups, rows);
-    float base0 = forward_base(rows->m[0], FORWARD_P_LOG2);
-    float base1 = forward_base(rows->m[1], FORWARD_P_LOG2);
+    float base[2];
+    forward_bases_f32(s, groups, rows, base);
     MXA_UNROLL
     for (int g = 0; g < groups; g++) {
         float shift = dev_load_shared_f32(record + 16 * (uint32_t)g + 4);
         float undo = f32_from_f16_low(dev_load_shared_u32(record + 16 * (uint32_t)g + 12));
-        forward_exp_f32(s + 16 * g, rows, add_rn(base0, shift), add_rn(base1, shift), undo);
+        forward_exp_f32(s + 16 * g, rows, add_rn(base[0], shift), add_rn(base[1], shift), undo);
     }
 }
 
@@ -371,8 +395,8 @@ MXA_DEVICE void forward_poison(float *x, uint32_t nan, uint32_t seen)
 MXA_DEVICE void forward_softmax_token(float *s, int groups, forward_rows *rows, mxa_shared record)
 {
     forward_raise_f32(s, groups, rows);
-    float base0 = forward_base(rows->m[0], FORWARD_P_LOG2);
-    float base1 = forward_base(rows->m[1], FORWARD_P_LOG2);
+    float base[2];
+    forward_bases_f32(s, groups, rows, base);
     MXA_UNROLL
     for (int g = 0; g < groups; g++) {
         float *x = s + 16 * g;
@@ -384,7 +408,7 @@ MXA_DEVICE void forward_softmax_token(float *s, int groups, forward_rows *rows, 
                 seen |= x[r] == FORWARD_MINUS_INF ? 0u : 1u << r;
             }
         }
-        forward_exp_f32(x, rows, base0, base1, 1.0f);
+        forward_exp_f32(x, rows, base[0], base[1], 1.0f);
         if (nan) {
             forward_poison(x, nan, seen);
         }
