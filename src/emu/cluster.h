@@ -12,6 +12,8 @@ MXA_EMU_ENTRY void mxa_emu_cluster_arrive(void);
 MXA_EMU_ENTRY void mxa_emu_cluster_wait(void);
 MXA_EMU_ENTRY uint32_t mxa_emu_cluster_map(uint32_t at, int rank);
 MXA_EMU_ENTRY void mxa_emu_mbarrier_arrive_remote(uint32_t remote);
+MXA_EMU_ENTRY void mxa_emu_grid_dependency_wait(void);
+MXA_EMU_ENTRY void mxa_emu_grid_dependency_launch(void);
 MXA_EMU_ENTRY void mxa_emu_launch_control_try(uint32_t to, uint32_t barrier);
 MXA_EMU_ENTRY int mxa_emu_launch_control_take(uint32_t at, int *block_x);
 
@@ -40,13 +42,14 @@ MXA_DEVICE void mbarrier_arrive_remote(uint32_t remote)
     mxa_emu_mbarrier_arrive_remote(remote);
 }
 
-/* Launches run one after another, so what a grid depends on has always ended. */
 MXA_DEVICE void grid_dependency_wait(void)
 {
+    mxa_emu_grid_dependency_wait();
 }
 
 MXA_DEVICE void grid_dependency_launch(void)
 {
+    mxa_emu_grid_dependency_launch();
 }
 
 MXA_DEVICE void launch_control_try(uint32_t to, uint32_t barrier)

@@ -58,6 +58,7 @@ typedef struct mxa_emu_thread mxa_emu_thread;
 typedef struct mxa_emu_op mxa_emu_op;
 typedef struct mxa_emu_pipe mxa_emu_pipe;
 typedef struct mxa_emu_meeting mxa_emu_meeting;
+typedef struct mxa_emu_overlap mxa_emu_overlap; /* of dependent launches; overlap.h */
 
 /* One access of the past or the present: at `clock` of `component`, from `site`. */
 typedef struct mxa_emu_access {
@@ -130,6 +131,7 @@ struct mxa_emu_cta {
     mxa_emu_thread *threads;
     struct mxa_emu_shadow *shadow;     /* shadow.c */
     struct mxa_emu_barriers *barriers; /* barrier.c, mbarrier.c */
+    int dependents_launched;           /* griddepcontrol.launch_dependents */
     void *tensor_state; /* tcgen05's own (allocator); freed by mxa_emu_free at the end */
 };
 
@@ -182,6 +184,7 @@ typedef struct mxa_emu_options {
     int unwritten_reads; /* 1: warn when a thread reads shared memory that nobody wrote (0: it then
                           * finds other bytes under each seed) */
     int trace;           /* 1: keep events for the pictures */
+    mxa_emu_overlap *leads, *follows; /* a dependent launch comes after this one; this is one */
 } mxa_emu_options;
 
 void mxa_emu_options_init(mxa_emu_options *options);

@@ -46,7 +46,8 @@ typedef struct mxa_emu_engine {
         uint32_t clock;
         int busy;
     } copies[MXA_EMU_COPIES];
-    uint16_t copies_component; /* the first of them */
+    uint16_t copies_component;     /* the first of them */
+    uint16_t dependency_component; /* at 1: griddepcontrol.wait has been passed */
     int next_copy;
     /* The adversary: of 1024, how often asynchronous work comes before threads; weights. */
     uint32_t asynchronous_rate, pool_weight, pipe_weight;

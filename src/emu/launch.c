@@ -233,6 +233,7 @@ static void begin_cta(cta_memory *memory, int rank, int block, uint32_t offset,
     cta->threads = memory->threads;
     cta->barriers = &memory->barriers;
     cta->tensor_state = NULL;
+    cta->dependents_launched = 0;
     memset(cta->shared, emu->options.eager ? 0xFF : (int)mxa_emu_random(256),
            offset + shared_bytes);
     begin_warps(memory);
@@ -251,7 +252,8 @@ static void begin_cluster(machine *m, int first_block, uint32_t shared_bytes)
     engine->pending = engine->pool_count = 0;
     engine->cancel_refused = 0;
     engine->copies_component = (uint16_t)(emu->cluster * emu->threads);
-    engine->next_component = (uint16_t)(engine->copies_component + MXA_EMU_COPIES);
+    engine->dependency_component = (uint16_t)(engine->copies_component + MXA_EMU_COPIES);
+    engine->next_component = (uint16_t)(engine->dependency_component + 1);
     memset(engine->copies, 0, sizeof engine->copies);
     engine->next_copy = 0;
     engine->asynchronous_rate = emu->options.eager ? 1024 : rates[mxa_emu_random(5)];
@@ -353,7 +355,7 @@ static void run_grid(machine *m, uint32_t shared_bytes)
     mxa_emu_engine *engine = &m->engine;
     const uint32_t threads = (uint32_t)(mxa_emu_now->cluster * mxa_emu_now->threads);
     mxa_emu_clocks_begin(&engine->clocks, threads + threads / MXA_EMU_LANES * 2 +
-                                              threads / MXA_EMU_GROUP_LANES + MXA_EMU_COPIES +
+                                              threads / MXA_EMU_GROUP_LANES + MXA_EMU_COPIES + 1 +
                                               MXA_EMU_PIPES);
     while (engine->blocks_left_count > 0 && !engine->aborted) {
         begin_cluster(m, engine->blocks_left[--engine->blocks_left_count], shared_bytes);

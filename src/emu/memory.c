@@ -5,6 +5,7 @@
 #include "emu/memory.h"
 
 #include "emu/engine.h"
+#include "emu/overlap.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -138,31 +139,42 @@ static void *pointer(uint64_t at)
 
 void mxa_emu_load_global(void *to, uint64_t at, uint32_t bytes)
 {
+    const mxa_emu_site site = MXA_EMU_SITE();
     mxa_emu_count("ld.global");
-    if (check_global(at, bytes, "load", MXA_EMU_SITE())) {
-        move(to, pointer(at), bytes);
-    } else {
+    if (!check_global(at, bytes, "load", site)) {
         memset(to, 0xFF, bytes);
+        return;
+    }
+    move(to, pointer(at), bytes);
+    if (mxa_emu_overlaps()) {
+        mxa_emu_overlap_read(at, to, bytes, mxa_emu_overlap_early(), site);
     }
 }
 
 void mxa_emu_store_global(uint64_t at, const void *from, uint32_t bytes)
 {
+    const mxa_emu_site site = MXA_EMU_SITE();
     mxa_emu_count("st.global");
-    if (check_global(at, bytes, "store", MXA_EMU_SITE())) {
+    if (check_global(at, bytes, "store", site) &&
+        (!mxa_emu_overlaps() || mxa_emu_overlap_write(at, bytes, mxa_emu_overlap_early(), site))) {
         move(pointer(at), from, bytes);
     }
 }
 
 uint32_t mxa_emu_atomic_global(int operation, uint64_t at, uint32_t x)
 {
+    const mxa_emu_site site = MXA_EMU_SITE();
     mxa_emu_count("atom.global");
     uint32_t old = 0, next;
-    if (!check_global(at, 4, "atomic", MXA_EMU_SITE())) {
+    if (!check_global(at, 4, "atomic", site)) {
         return 0;
     }
     mxa_emu_pause(); /* the order of atomics is anyone's */
     memcpy(&old, pointer(at), 4);
+    if (mxa_emu_overlaps()) {
+        mxa_emu_overlap_read(at, &old, 4, mxa_emu_overlap_early(), site);
+        (void)mxa_emu_overlap_write(at, 4, mxa_emu_overlap_early(), site);
+    }
     if (operation == MXA_EMU_ATOMIC_ADD) {
         next = old + x;
     } else if (operation == MXA_EMU_ATOMIC_MAX) {

@@ -9,6 +9,7 @@
 
 #include "emu/engine.h"
 #include "emu/map.h"
+#include "emu/overlap.h"
 #include "mx/element.h"
 
 #include <string.h>
@@ -26,6 +27,7 @@ typedef struct copy {
     uint32_t barrier;
     int slot;      /* load: its component in engine->copies */
     int operation; /* store: 0, or the type added in, as in a map, plus one */
+    int early;     /* of a dependent launch, before its wait: overlap.h */
 } copy;
 
 static uint32_t row_bytes(const copy *c)
@@ -81,6 +83,10 @@ static void load_row(const copy *c, uint32_t row)
     if (high > low && in_bounds(c, from, (uint64_t)(high - low) * bytes)) {
         memcpy(line + (uint32_t)low * bytes, (const void *)(uintptr_t)from,
                (size_t)(high - low) * bytes);
+        if (mxa_emu_overlaps()) {
+            mxa_emu_overlap_read(from, line + (uint32_t)low * bytes, (uint64_t)(high - low) * bytes,
+                                 c->early, c->op.as.site);
+        }
     }
     for (uint32_t i = 0; i < width; i += 16) {
         memcpy(box_byte(c, row * width + i), line + i, 16);
@@ -93,7 +99,11 @@ static void run_load(mxa_emu_op *op)
     uint32_t bytes = c->end - c->first;
     if (c->map.rank == 0) {
         if (in_bounds(c, c->global + c->first, bytes)) {
-            memcpy(box_byte(c, c->first), (const void *)(uintptr_t)(c->global + c->first), bytes);
+            unsigned char *to = box_byte(c, c->first);
+            memcpy(to, (const void *)(uintptr_t)(c->global + c->first), bytes);
+            if (mxa_emu_overlaps()) {
+                mxa_emu_overlap_read(c->global + c->first, to, bytes, c->early, c->op.as.site);
+            }
         }
     } else {
         for (uint32_t row = c->first; row < c->end; row++) {
@@ -126,6 +136,7 @@ static void issue_load(const copy *all, uint32_t units, uint32_t step, uint32_t 
         *c = *all;
         c->op = op;
         c->op.as = as;
+        c->early = mxa_emu_overlap_early();
         c->slot = slot;
         c->first = units / step * i / pieces * step;
         c->end = units / step * (i + 1) / pieces * step;
@@ -231,6 +242,9 @@ static void write_out(const copy *c, uint64_t to, const unsigned char *from, uin
     if (bytes == 0 || !in_bounds(c, to, bytes)) {
         return;
     }
+    if (mxa_emu_overlaps() && !mxa_emu_overlap_write(to, bytes, c->early, c->op.as.site)) {
+        return;
+    }
     unsigned char *at = (unsigned char *)(uintptr_t)to;
     if (c->operation == 0) {
         memcpy(at, from, bytes);
@@ -288,6 +302,7 @@ static void issue_store(const copy *all, uint32_t bytes, mxa_emu_site site)
     const mxa_emu_op op = c->op;
     *c = *all;
     c->op = op;
+    c->early = mxa_emu_overlap_early();
     mxa_emu_push(thread->bulk_pipe, &c->op, &as);
     mxa_emu_pause();
 }
