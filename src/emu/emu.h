@@ -121,7 +121,10 @@ struct mxa_emu_warp {
 
 struct mxa_emu_cta {
     unsigned char *shared; /* MXA_EMU_SHARED_BYTES: byte 0 is address MXA_EMU_SHARED_BASE */
-    uint32_t shared_base;  /* of dynamic shared memory: what dev_shared gives, without the rank */
+    unsigned char *before; /* what threads' stores overwrote; stale.h */
+    uint16_t *stale;       /* of each 16 bytes: those that asynchronous agents see as before */
+    int stale_units;
+    uint32_t shared_base; /* of dynamic shared memory: what dev_shared gives, without the rank */
     uint32_t shared_end;
     uint32_t (*tmem)[MXA_EMU_TMEM_COLUMNS]; /* [lane][column] */
     int rank;                               /* in the cluster */

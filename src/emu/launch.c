@@ -94,7 +94,8 @@ typedef struct cta_memory {
     mxa_emu_thread threads[MOST_THREADS];
     int32_t phases[MOST_THREADS][MXA_EMU_MBARRIERS];
     uint32_t tmem[MXA_EMU_TMEM_LANES][MXA_EMU_TMEM_COLUMNS];
-    unsigned char shared[MXA_EMU_SHARED_BYTES];
+    unsigned char shared[MXA_EMU_SHARED_BYTES], before[MXA_EMU_SHARED_BYTES];
+    uint16_t stale[MXA_EMU_SHARED_BYTES / 16];
 } cta_memory;
 
 typedef struct machine {
@@ -221,6 +222,12 @@ static void begin_cta(cta_memory *memory, int rank, int block, uint32_t offset,
     mxa_emu *emu = mxa_emu_now;
     mxa_emu_cta *cta = &memory->cta;
     cta->shared = memory->shared;
+    cta->before = memory->before;
+    cta->stale = memory->stale;
+    if (cta->stale_units) { /* of the CTA before it */
+        memset(cta->stale, 0, sizeof memory->stale);
+    }
+    cta->stale_units = 0;
     cta->shared_base = MXA_EMU_SHARED_BASE + offset;
     cta->shared_end = cta->shared_base + shared_bytes;
     cta->tmem = memory->tmem;

@@ -5,6 +5,7 @@
 #include "emu/matrix.h"
 
 #include "emu/map.h"
+#include "emu/stale.h"
 
 #include <string.h>
 
@@ -120,6 +121,9 @@ void mxa_emu_matrix_read(const mxa_emu_matrix *m, const mxa_emu_cta *cta, uint32
             unsigned char *to = out + (size_t)row * bytes + byte;
             if (from <= MXA_EMU_SHARED_BYTES - 16) {
                 memcpy(to, cta->shared + from, 16);
+                if (cta->stale_units) {
+                    mxa_emu_stale_serve(cta, from, to);
+                }
             } else {
                 memset(to, 0xFF, 16); /* reported when it was issued */
             }

@@ -6,6 +6,7 @@
 
 #include "emu/engine.h"
 #include "emu/overlap.h"
+#include "emu/stale.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -235,7 +236,11 @@ static unsigned char *own_shared(uint32_t at, uint32_t bytes, int write, mxa_emu
     }
     unsigned char *memory = mxa_emu_shared(at, bytes, site);
     if (memory) {
+        mxa_emu_cta *cta = mxa_emu_now->thread->cta;
         mxa_emu_check_own(&as, at, bytes, write);
+        if (write && mxa_emu_now->options.checks) {
+            mxa_emu_stale_keep(cta, (uint32_t)(memory - cta->shared), bytes);
+        }
     }
     return memory;
 }
@@ -305,6 +310,8 @@ uint32_t mxa_emu_add_shared(uint32_t at, uint32_t x)
     mxa_emu_access as = mxa_emu_generic(site);
     as.kind = MXA_EMU_ATOMIC;
     mxa_emu_check_shared(&as, at, 4, 1);
+    mxa_emu_cta *cta = mxa_emu_cta_of(at);
+    mxa_emu_stale_keep(cta, (uint32_t)(word - cta->shared), 4);
     memcpy(&old, word, 4);
     const uint32_t next = old + x;
     memcpy(word, &next, 4);

@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/shadow.h"
+#include "emu/stale.h"
 
 #include <string.h>
 
@@ -448,6 +449,9 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
     uint32_t offset = address - rank - MXA_EMU_SHARED_BASE;
     const uint32_t end = offset + bytes;
     const int of_thread = !mxa_emu_is_async(as->kind);
+    if (cta->stale_units && !of_thread) {
+        mxa_emu_stale_forget(cta, offset, bytes);
+    }
     while (offset < end) {
         block *b = &cta->shadow->shared[offset / BLOCK_BYTES];
         const uint32_t base = offset / BLOCK_BYTES * BLOCK_BYTES, in = offset - base;
@@ -498,6 +502,10 @@ void mxa_emu_check_units(const mxa_emu_access *as, uint32_t block_address, uint6
     if (!mxa_emu_now->options.checks ||
         !mxa_emu_shared(block_address + first, end - first, as->site)) {
         return;
+    }
+    for (uint64_t rest = cta->stale_units ? units : 0; rest; rest &= rest - 1) {
+        const uint32_t in = (uint32_t)__builtin_ctzll(rest) * UNIT_BYTES;
+        mxa_emu_stale_forget(cta, at - MXA_EMU_SHARED_BASE + in, UNIT_BYTES);
     }
     touch t;
     mxa_emu_touch_begin(&t, cta, as, write);

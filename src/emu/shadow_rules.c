@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/shadow.h"
+#include "emu/stale.h"
 
 static void shared_race(int hazard, const char *title, const mxa_emu_access *old,
                         const mxa_emu_access *as, uint32_t at, const char *was, const char *now,
@@ -138,6 +139,10 @@ void mxa_emu_rule_after_write(const mxa_emu_place *place, const mxa_emu_access *
         unordered(old, as, place->cta, place->at, place->column, "write", write, viewer);
     } else {
         shared_after_write(old, as, place->at, write, viewer);
+        if (!write && mxa_emu_is_async(as->kind) && mxa_emu_is_generic(old->kind)) {
+            const uint32_t at = place->at & ((1u << MXA_EMU_RANK_SHIFT) - 1);
+            mxa_emu_stale_mark(mxa_emu_cta_of(place->at), at - MXA_EMU_SHARED_BASE, viewer);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 #include "emu/engine.h"
 #include "emu/map.h"
 #include "emu/overlap.h"
+#include "emu/stale.h"
 #include "mx/element.h"
 
 #include <string.h>
@@ -283,8 +284,13 @@ static void run_read(mxa_emu_op *op)
     *later = *c;
     later->op.run = run_write;
     unsigned char *held = mxa_emu_alloc(bytes);
+    const mxa_emu_cta *cta = mxa_emu_cta_of(c->shared);
     for (uint32_t i = 0; i < bytes; i += 16) {
-        memcpy(held + i, box_byte(c, i), 16);
+        const unsigned char *from = box_byte(c, i);
+        memcpy(held + i, from, 16);
+        if (cta->stale_units) {
+            mxa_emu_stale_serve(cta, (uint32_t)(from - cta->shared), held + i);
+        }
     }
     later->op.owned = held;
     mxa_emu_push_pool(&later->op);
