@@ -16,8 +16,12 @@ typedef struct mxc_ceiling {
  * multiply-adds for the others. isa as in mxattn_plan_info. Measured once per isa and process. */
 mxc_ceiling mxc_arithmetic_ceiling(const char *isa, int32_t threads);
 
-/* Copying memory that is in no cache. Measured once per process. */
+/* Copying memory that is in no cache: memcpy or stores past the caches, whichever is faster.
+ * Measured once per process and number of threads. */
 mxc_ceiling mxc_copy_ceiling(int32_t threads);
+
+/* Copying half of `bytes` to the other half over and over, on one thread. Measured at each call. */
+mxc_ceiling mxc_cached_copy_ceiling(int64_t bytes);
 
 /* Reading memory that is in no cache. Measured once per process. */
 mxc_ceiling mxc_read_ceiling(int32_t threads);

@@ -7,6 +7,7 @@
 #include "error.h"
 #include "fill.h"
 #include "progress.h"
+#include "run.h"
 #include "tensors.h"
 
 #include <stdio.h>
@@ -35,15 +36,20 @@ static const char *isa_of(const mxc_bench *b)
     return info.isa_name;
 }
 
-static void report(const mxc_bench *b, const mxc_turn *turns, const mxc_turn *t, const cJSON *shape)
+static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *turns,
+                   const mxc_turn *t, const cJSON *shape)
 {
-    const mxc_ceiling ceiling =
-        t->flops > 0 ? mxc_arithmetic_ceiling(isa_of(b), b->threads) : mxc_copy_ceiling(b->threads);
+    mxc_ceiling ceiling = place->ceiling;
+    if (!ceiling.name)
+        ceiling = t->flops > 0 ? mxc_arithmetic_ceiling(isa_of(b), b->threads)
+                               : mxc_copy_ceiling(b->threads);
     const double median = t->timing.median, work = t->flops > 0 ? t->flops : t->bytes;
     const mxc_turn *other = t->against >= 0 ? &turns[t->against] : NULL;
     (void)printf("%-26s %-6s %-7s %10.4g %9.4g %s %7.1f%%", t->op, t->operands, t->block,
                  1e3 * median, 1e-9 * work / median, t->flops > 0 ? "GFLOP/s" : "GB/s   ",
                  100 * work / median / ceiling.per_second);
+    if (t->elements > 0)
+        (void)printf("   %.2f Gelem/s", 1e-9 * t->elements / median);
     if (other)
         (void)printf("   %.3fx the time of %s", median / other->timing.median, other->op);
     (void)printf("\n");
@@ -62,6 +68,8 @@ static void report(const mxc_bench *b, const mxc_turn *turns, const mxc_turn *t,
     cJSON_AddNumberToObject(json, "ms_max", 1e3 * t->timing.max);
     cJSON_AddNumberToObject(json, "repetitions", t->timing.repetitions);
     cJSON_AddNumberToObject(json, t->flops > 0 ? "gflops" : "gbytes", 1e-9 * work / median);
+    if (t->elements > 0)
+        cJSON_AddNumberToObject(json, "gelements", 1e-9 * t->elements / median);
     cJSON_AddStringToObject(json, "ceiling", ceiling.name);
     cJSON_AddNumberToObject(json, t->flops > 0 ? "ceiling_gflops" : "ceiling_gbytes",
                             1e-9 * ceiling.per_second);
@@ -79,10 +87,11 @@ static void report(const mxc_bench *b, const mxc_turn *turns, const mxc_turn *t,
     cJSON_AddStringToObject(json, "version", mxattn_version_string());
 }
 
-void mxc_take_turns(mxc_bench *b, mxc_turn *turns, int count, cJSON *shape, const char *text)
+void mxc_take_turns_at(mxc_bench *b, const mxc_place *place, mxc_turn *turns, int count,
+                       cJSON *shape, const char *text)
 {
-    enum { LEAST = 5 };
     static double times[MXC_TURNS_MOST][MXC_TURN_REPETITIONS];
+    const int least = b->min_seconds > 0 ? 5 : 2;
     int n = 0;
     for (int i = 0; i < count; i++)
         turns[i].run(turns[i].arg);
@@ -90,19 +99,47 @@ void mxc_take_turns(mxc_bench *b, mxc_turn *turns, int count, cJSON *shape, cons
     while (n < MXC_TURN_REPETITIONS) {
         for (int i = 0; i < count; i++) {
             const double before = mxc_seconds();
-            turns[i].run(turns[i].arg);
-            times[i][n] = mxc_seconds() - before;
+            for (int call = 0; call < place->calls; call++)
+                turns[i].run(turns[i].arg);
+            times[i][n] = (mxc_seconds() - before) / place->calls;
         }
         n++;
-        if (n >= LEAST && mxc_seconds() - start >= b->min_seconds * count)
+        if (n >= least && mxc_seconds() - start >= b->min_seconds * count)
             break;
     }
     for (int i = 0; i < count; i++)
         turns[i].timing = timing_of(times[i], n);
     (void)printf("%s\n", text);
     for (int i = 0; i < count; i++)
-        report(b, turns, &turns[i], shape);
+        report(b, place, turns, &turns[i], shape);
     cJSON_Delete(shape);
+}
+
+void mxc_take_turns(mxc_bench *b, mxc_turn *turns, int count, cJSON *shape, const char *text)
+{
+    const mxc_place place = {.calls = 1};
+    mxc_take_turns_at(b, &place, turns, count, shape, text);
+}
+
+void mxc_in_both_places(mxc_bench *b, int caches, mxc_placed work)
+{
+    enum { HIDDEN = 4096, HIDDEN_CACHED = 1024, ELEMENT = 2 + 1, MICROSECONDS = 500 };
+    const mxc_place memory = {.calls = 1};
+    work(b, &memory, caches * mxc_last_level_cache() / (2 * HIDDEN) / MXC_ROWS * MXC_ROWS, HIDDEN,
+         "beyond the last-level cache");
+    const int64_t cache = mxc_second_cache() / 2;
+    const int64_t rows = cache / (ELEMENT * HIDDEN_CACHED) / MXC_ROWS * MXC_ROWS;
+    mxc_options options = *b->options;
+    options.threads = 1;
+    mxattn_context *context = mxc_run_context(&options, 1);
+    mxc_bench one = *b;
+    one.context = context;
+    one.threads = 1;
+    /* 5 elements a nanosecond */
+    const mxc_place cached = {.calls = (int)(MICROSECONDS * 5000 / (rows * HIDDEN_CACHED)) + 1,
+                              .ceiling = mxc_cached_copy_ceiling(cache)};
+    work(&one, &cached, rows, HIDDEN_CACHED, "in the second cache, one thread");
+    mxattn_context_destroy(context);
 }
 
 mxattn_tensor mxc_wide_matrix(mxattn_dtype dtype, int64_t rows, int64_t columns, uint64_t seed)
@@ -184,6 +221,7 @@ void mxc_bench_producers(mxc_bench *b)
     (void)printf("%s, %d threads; producers, timed in turns\n", mxc_machine(), b->threads);
     (void)printf("%-26s %-6s %-7s %10s %9s %7s %8s\n", "op", "in", "block", "ms", "rate", "",
                  "ceiling");
+    mxc_bench_quantizers(b);
     mxc_bench_norms(b);
     mxc_bench_gemms(b);
     mxc_bench_scales(b);

@@ -7,14 +7,15 @@
 
 #include "bench.h"
 
-/* RMSNorm and its backward, GEMM, scales: each at shapes whose memory is beyond the last-level
- * cache (GEMM: M >= 512, K >= 1024), verified, then timed in turns with what it is compared with.
- */
+/* Quantizers, RMSNorm and its backward, GEMM, scales: each at shapes whose memory is beyond the
+ * last-level cache (GEMM: M >= 512, K >= 1024), quantizers and RMSNorm also in the second cache of
+ * one core; verified, then timed in turns with what it is compared with. */
 void mxc_bench_producers(mxc_bench *bench);
 
 /* ---- what the files of this bench share ----------------------------------------------------- */
 
 enum { MXC_TURNS_MOST = 6, MXC_TURN_REPETITIONS = 400 };
+enum { MXC_ROWS = 32 }; /* rows come in multiples of it */
 
 /* One of the operations that take turns. */
 typedef struct mxc_turn {
@@ -24,12 +25,22 @@ typedef struct mxc_turn {
     void *arg;
     double flops, bytes; /* one of them is 0 */
     int against;         /* the turn it is compared with; -1: none */
+    double elements;     /* quantized; 0: not told */
     mxc_timing timing;
 } mxc_turn;
+
+/* How operations are timed that take turns. */
+typedef struct mxc_place {
+    int calls;           /* in each time that is taken, which is divided by it */
+    mxc_ceiling ceiling; /* no name: that of memory, or of arithmetic */
+} mxc_place;
 
 /* Runs the operations one after the other, over and over, so that all see the same machine, then
  * reports each. shape: a JSON object, taken over. text: the shape for people. */
 void mxc_take_turns(mxc_bench *bench, mxc_turn *turns, int count, cJSON *shape, const char *text);
+/* The same, timed in another way. */
+void mxc_take_turns_at(mxc_bench *bench, const mxc_place *place, mxc_turn *turns, int count,
+                       cJSON *shape, const char *text);
 
 /* Contiguous memory and values of a wide matrix; its rows repeat after a while. */
 mxattn_tensor mxc_wide_matrix(mxattn_dtype dtype, int64_t rows, int64_t columns, uint64_t seed);
@@ -40,6 +51,14 @@ void mxc_matrix_quantize(const mxc_bench *bench, const mxattn_tensor *wide,
 void mxc_matrix_free(mxattn_tensor *matrix);
 int64_t mxc_matrix_bytes(const mxattn_tensor *matrix); /* payload and scales */
 
+/* Work on matrices of BF16. */
+typedef void (*mxc_placed)(mxc_bench *bench, const mxc_place *place, int64_t rows, int64_t hidden,
+                           const char *where);
+/* Calls it for x beyond the last-level cache, `caches` times as large, with the bench's threads;
+ * then for x and MXFP8 in half the second cache, with one thread. */
+void mxc_in_both_places(mxc_bench *bench, int caches, mxc_placed work);
+
+void mxc_bench_quantizers(mxc_bench *bench);
 void mxc_bench_norms(mxc_bench *bench);
 void mxc_bench_gemms(mxc_bench *bench);
 void mxc_bench_scales(mxc_bench *bench);

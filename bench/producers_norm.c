@@ -111,18 +111,16 @@ static void bench_backward(mxc_bench *b, const mxattn_tensor *x, const float *we
     mxc_matrix_free(&narrow);
 }
 
-void mxc_bench_norms(mxc_bench *b)
+static void bench_norms(mxc_bench *b, const mxc_place *place, int64_t rows, int64_t hidden,
+                        const char *where)
 {
-    enum { HIDDEN = 4096 };
-    /* Four times the last-level cache in x alone. */
-    const int64_t rows = 4 * mxc_last_level_cache() / (2 * HIDDEN) / 32 * 32;
     char text[96];
-    float *weight = mxc_tool_alloc(HIDDEN * sizeof *weight);
-    mxattn_tensor x = mxc_wide_matrix(MXATTN_BF16, rows, HIDDEN, 1);
-    mxattn_tensor wide = mxc_wide_matrix(MXATTN_BF16, rows, HIDDEN, 2);
-    mxattn_tensor row = mxc_narrow_matrix(MXATTN_BLOCK_ROW, rows, HIDDEN);
-    mxattn_tensor square = mxc_narrow_matrix(MXATTN_BLOCK_SQUARE, rows, HIDDEN);
-    for (int i = 0; i < HIDDEN; i++)
+    float *weight = mxc_tool_alloc((size_t)hidden * sizeof *weight);
+    mxattn_tensor x = mxc_wide_matrix(MXATTN_BF16, rows, hidden, 1);
+    mxattn_tensor wide = mxc_wide_matrix(MXATTN_BF16, rows, hidden, 2);
+    mxattn_tensor row = mxc_narrow_matrix(MXATTN_BLOCK_ROW, rows, hidden);
+    mxattn_tensor square = mxc_narrow_matrix(MXATTN_BLOCK_SQUARE, rows, hidden);
+    for (int64_t i = 0; i < hidden; i++)
         weight[i] = 1.0F + (float)(i % 16) / 64;
     norm alone = norm_of(b, &x, weight, NULL, &wide), to_row = norm_of(b, &x, weight, &row, NULL),
          to_square = norm_of(b, &x, weight, &square, NULL), chain = alone;
@@ -134,43 +132,36 @@ void mxc_bench_norms(mxc_bench *b)
     verify(&to_square);
     const double x_bytes = (double)mxc_matrix_bytes(&x), row_bytes = (double)mxc_matrix_bytes(&row),
                  square_bytes = (double)mxc_matrix_bytes(&square);
-    mxc_turn turns[] = {
-        {.op = "rmsnorm",
-         .operands = "bf16",
-         .block = "none",
-         .run = run,
-         .arg = &alone,
-         .bytes = 2 * x_bytes,
-         .against = -1},
-        {.op = "rmsnorm_quantize",
-         .operands = "bf16",
-         .block = "row",
-         .run = run,
-         .arg = &to_row,
-         .bytes = x_bytes + row_bytes,
-         .against = 0},
-        {.op = "rmsnorm_quantize",
-         .operands = "bf16",
-         .block = "square",
-         .run = run,
-         .arg = &to_square,
-         .bytes = x_bytes + square_bytes,
-         .against = 0},
-        {.op = "rmsnorm_then_quantize",
-         .operands = "bf16",
-         .block = "row",
-         .run = run,
-         .arg = &chain,
-         .bytes = 3 * x_bytes + row_bytes,
-         .against = 0},
-    };
+    const mxc_turn each = {.op = "rmsnorm_quantize",
+                           .operands = "bf16",
+                           .block = "row",
+                           .run = run,
+                           .elements = (double)(rows * hidden)};
+    mxc_turn turns[] = {each, each, each, each};
+    turns[0].op = "rmsnorm";
+    turns[0].block = "none";
+    turns[0].arg = &alone;
+    turns[0].bytes = 2 * x_bytes;
+    turns[0].against = -1;
+    turns[1].arg = &to_row;
+    turns[1].bytes = x_bytes + row_bytes;
+    turns[2].arg = &to_square;
+    turns[2].block = "square";
+    turns[2].bytes = x_bytes + square_bytes;
+    turns[3].op = "rmsnorm_then_quantize";
+    turns[3].arg = &chain;
+    turns[3].bytes = 3 * x_bytes + row_bytes;
     cJSON *shape = cJSON_CreateObject();
     cJSON_AddNumberToObject(shape, "rows", (double)rows);
-    cJSON_AddNumberToObject(shape, "hidden", HIDDEN);
-    (void)snprintf(text, sizeof text, "norm of %lld rows of %d", (long long)rows, HIDDEN);
+    cJSON_AddNumberToObject(shape, "hidden", (double)hidden);
+    (void)snprintf(text, sizeof text, "norm of %lld rows of %lld, %s", (long long)rows,
+                   (long long)hidden, where);
     cJSON *again = cJSON_Duplicate(shape, 1);
-    mxc_take_turns(b, turns, 4, shape, text);
-    bench_backward(b, &x, weight, again, "its backward, dx in BF16 and MXFP8");
+    mxc_take_turns_at(b, place, turns, 4, shape, text);
+    if (place->ceiling.name)
+        cJSON_Delete(again);
+    else
+        bench_backward(b, &x, weight, again, "its backward, dx in BF16 and MXFP8");
     free(alone.args.workspace);
     free(to_row.args.workspace);
     free(to_square.args.workspace);
@@ -179,4 +170,9 @@ void mxc_bench_norms(mxc_bench *b)
     mxc_matrix_free(&wide);
     mxc_matrix_free(&row);
     mxc_matrix_free(&square);
+}
+
+void mxc_bench_norms(mxc_bench *b)
+{
+    mxc_in_both_places(b, 4, bench_norms);
 }

@@ -56,12 +56,14 @@ mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, doubl
     return one.timing;
 }
 
-/* What Linux says of the third level, in bytes; 0 where it does not. WHY before sysconf: that gives
- * the sum over a host's sockets on some virtual machines. */
-static long third_level(void)
+/* What Linux says of a level above the first, in bytes; 0 where it does not. WHY before sysconf:
+ * that gives the sum over a host's sockets on some virtual machines. */
+static long cache_level(int level)
 {
+    char path[64];
     long kib = 0;
-    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", level);
+    FILE *file = fopen(path, "r");
     if (file && fscanf(file, "%ldK", &kib) != 1)
         kib = 0;
     if (file)
@@ -71,12 +73,20 @@ static long third_level(void)
 
 int64_t mxc_last_level_cache(void)
 {
-    long bytes = third_level();
+    long bytes = cache_level(3);
     if (bytes <= 0)
         bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (bytes <= 0)
         bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
     return bytes > 0 ? bytes : (int64_t)32 << 20;
+}
+
+int64_t mxc_second_cache(void)
+{
+    long bytes = cache_level(2);
+    if (bytes <= 0)
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? bytes : (int64_t)512 << 10;
 }
 
 int mxc_rotation_sets(int64_t bytes, int64_t memory_limit)

@@ -37,6 +37,9 @@ int mxc_rotation_sets(int64_t bytes, int64_t memory_limit);
 /* Bytes of the last-level cache; 32 MiB where the system does not tell. */
 int64_t mxc_last_level_cache(void);
 
+/* Bytes of one core's second-level cache; 512 KiB where the system does not tell. */
+int64_t mxc_second_cache(void);
+
 /* Runs work(arg, thread) on each of `threads` threads at once. */
 void mxc_on_threads(int32_t threads, void (*work)(void *arg, int64_t thread), void *arg);
 

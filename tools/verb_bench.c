@@ -158,6 +158,7 @@ int mxc_verb_bench(int argc, char **argv)
     mxattn_context *checker = mxc_run_context(&options, 0);
     mxc_bench b = {.context = context,
                    .checker = checker,
+                   .options = &options,
                    .threads = mxc_run_threads(&options),
                    .min_seconds = a.min_seconds,
                    .rows = cJSON_CreateArray()};
