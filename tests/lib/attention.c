@@ -206,6 +206,12 @@ void mxt_attention_alloc(mxt_attention *a)
     a->dq = new_tensor(a, &a->tensor_dq, p->dq, sq, a->rows_q, p->heads, d);
     a->dk = new_tensor(a, &a->tensor_dk, p->dk, sk, a->rows_k, p->kv_heads, d);
     a->dv = new_tensor(a, &a->tensor_dv, p->dv, sk, a->rows_k, p->kv_heads, dv);
+    a->tensor_q_seq = a->tensor_q; /* the same values, quantized in the call by other tags */
+    a->tensor_k_seq = a->tensor_k;
+    a->tensor_v_seq = a->tensor_v;
+    a->tensor_q_seq.tags = p->q_seq;
+    a->tensor_k_seq.tags = p->k_seq;
+    a->tensor_v_seq.tags = p->v_seq;
     a->lse = new_rows(a, &a->tensor_lse);
     if (a->with_dlse)
         a->dlse = new_rows(a, &a->tensor_dlse);
@@ -268,6 +274,9 @@ static mxattn_attention_args args_of(const mxt_attention *a)
     args.q = &a->tensor_q;
     args.k = &a->tensor_k;
     args.v = &a->tensor_v;
+    args.q_seq = a->problem.q_seq.dtype ? &a->tensor_q_seq : NULL;
+    args.k_seq = a->problem.k_seq.dtype ? &a->tensor_k_seq : NULL;
+    args.v_seq = a->problem.v_seq.dtype ? &a->tensor_v_seq : NULL;
     args.o = &a->tensor_o;
     args.lse = a->tensor_lse.data ? &a->tensor_lse : NULL;
     args.sink = a->sink;

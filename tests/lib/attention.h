@@ -61,6 +61,7 @@ typedef struct mxt_attention {
     /* What the calls are given; a test may alter it after alloc. */
     mxattn_tensor tensor_q, tensor_k, tensor_v, tensor_o, tensor_lse, tensor_dout, tensor_dlse;
     mxattn_tensor tensor_dq, tensor_dk, tensor_dv;
+    mxattn_tensor tensor_q_seq, tensor_k_seq, tensor_v_seq; /* where the problem has partners */
     void *saved;
     int64_t saved_bytes;
 } mxt_attention;
