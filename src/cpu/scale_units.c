@@ -18,12 +18,6 @@ typedef uint8_t bytes __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
 
-/* Of memory that need not be there. */
-static inline void prefetch(const uint8_t *from, int64_t ahead)
-{
-    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)ahead));
-}
-
 static inline bytes load(const uint8_t *from)
 {
     bytes x;
@@ -90,7 +84,7 @@ static inline void units_of_tokens(uint8_t *const to[4], const uint8_t *from, in
     for (int r = 0; r < BLOCK; r += ROWS) {
         words x[ROWS][GROUPS];
         for (int i = 0; i < ROWS; i++) {
-            prefetch(from, ahead + (r + i) * GROUPS * token_bytes);
+            mxa_unit_prefetch(from, ahead + (r + i) * GROUPS * token_bytes);
             for (int g = 0; g < GROUPS; g++)
                 x[i][g] = load_groups(from + (g * BLOCK + r + i) * token_bytes, width);
             transpose(x[i]);

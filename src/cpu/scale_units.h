@@ -14,6 +14,13 @@
 
 enum { MXA_UNIT_BYTES = 512, MXA_UNIT_BLOCKS = 4, MXA_UNIT_ROW = 16 };
 
+/* Asks for memory that need not be there. WHY into the second level: stores that pass by the caches
+ * wait in the buffers through which the first level is filled. */
+static inline void mxa_unit_prefetch(const uint8_t *from, int64_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)ahead), 0, 2);
+}
+
 /* All 32 rows alike: group g has the four bytes at from + g*step, or, turned, byte g of each of
  * those four groups. */
 void mxa_unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream);

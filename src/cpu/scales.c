@@ -18,9 +18,9 @@
 
 enum {
     TILE_TOKENS = 128,
-    /* Blocks of a walk: what is found out once for them costs as much as a unit. */
-    WALK_BLOCKS = 32,
-    AHEAD_TILES = 16,
+    /* Blocks of a walk: what is found out once for them costs as much as a unit of the 32. */
+    WALK_BLOCKS = 128,
+    AHEAD_TILES = 32,
     /* WHY: a target this large leaves the caches before it is read. */
     STREAM_BYTES = 32 << 20
 };
@@ -46,12 +46,6 @@ typedef struct scales_job {
     int stream;
     int64_t ahead; /* tiles: how early a unit's source is asked for */
 } scales_job;
-
-/* Of memory that need not be there. */
-static void prefetch(const uint8_t *at, int64_t ahead)
-{
-    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
-}
 
 /* Where the bytes of some tokens lie, from the first block's, head 0's, dim 0's on: bytes between
  * heads, tiles of 128 tokens, blocks of a tile, columns of 128 dims, chunks of a column, and
@@ -141,7 +135,7 @@ static int write_whole(const scales_job *job, const walk *from, const uint8_t *s
     const int hdim = job->call->to_axis == MXATTN_HDIM;
     if (job->uniform && (from->chunk == 1 || from->block == 1)) {
         const int by_token = from->chunk == 1; /* the four bytes of a block of tokens follow */
-        prefetch(source, job->ahead * from->tile);
+        mxa_unit_prefetch(source, job->ahead * from->tile);
         mxa_unit_repeat(unit, source, by_token ? from->block : from->chunk, by_token != hdim,
                         job->stream);
         return 1;
@@ -246,10 +240,11 @@ static void tile_heads(void *arg, const mxa_block_at *at, int64_t unused, int64_
     const int width = group_width(job->call);
     (void)unused;
     (void)unused_too;
-    if (tokens)
-        write_units(job, at, tokens,
-                    width && tokens == TILE_TOKENS ? scatter_tokens(job, at, width) : 0,
-                    job->call->heads);
+    if (!tokens)
+        return;
+    const int64_t head = width && tokens == TILE_TOKENS ? scatter_tokens(job, at, width) : 0;
+    if (head < job->call->heads)
+        write_units(job, at, tokens, head, job->call->heads);
 }
 
 /* Units beyond the tokens of a sequence, where the caller's cu_scale leaves room. */
