@@ -15,6 +15,7 @@ import datetime
 import itertools
 import json
 import sys
+import time
 
 import gpu_attention
 import gpu_backward
@@ -44,7 +45,7 @@ def producers(torch, libraries, options):
 
 
 def forward(torch, libraries, options):
-    print("   D      S mask      library what      sustained   TFLOP/s (TB/s) cool  over torch, cudnn fp8, best BF16, best FP8")
+    print("   D      S mask    library what             time    TFLOP/s (over the best BF16, over the best FP8)")
     rows = []
     for shape in shapes_of(options, gpu_attention.SHAPES):
         measured = gpu_attention.measure_shape(torch, libraries, shape, not options.no_cool)
@@ -103,7 +104,10 @@ def main():
               "tokens": gpu_attention.TOKENS, "hidden": gpu_attention.HIDDEN}
     print(f"{result['device']}, torch {result['torch']}, cuDNN {result['cudnn']}")
     for name in options.only or SECTIONS:
+        start = time.perf_counter()
         result[name] = SECTIONS[name](torch, libraries, options)
+        result.setdefault("seconds", {})[name] = round(time.perf_counter() - start, 1)
+        print(f"== {name}: {result['seconds'][name]} s", flush=True)
         if options.json:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump(result, file, indent=1)

@@ -1,12 +1,13 @@
 """gpu_attention.py: rows of the GPU bench for the attention forward.
 
 Checks rows of O against float64 of the inputs, then times, in turns,
-  prepared   the attention kernel on operands that mxattn_prepare made
-  mxfp8      the whole call on public MXFP8 tensors
-  bf16       the whole call on BF16 tensors
-  prepare    mxattn_prepare from BF16 alone
-  torch      scaled_dot_product_attention in BF16, cuDNN backend
-  cudnn fp8  per-tensor FP8 attention of cuDNN, where nvidia-cudnn-frontend is installed
+  prepared       (a) the attention kernel on operands that mxattn_prepare made
+  mxfp8          (b) the whole call on public MXFP8 tensors
+  bf16           (c) the whole call on BF16 tensors
+  prepare        mxattn_prepare from BF16 alone, beside a copy of as many bytes
+  prepare mxfp8  the same from MXFP8
+  torch          scaled_dot_product_attention in BF16, cuDNN backend
+  cudnn fp8      per-tensor FP8 attention of cuDNN, where nvidia-cudnn-frontend is installed
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -25,10 +26,12 @@ SHAPES = [  # head_dim, seqlen, causal
     (128, 512, 0), (128, 2048, 0), (128, 4096, 0), (128, 8192, 0), (128, 16384, 0),
     (128, 2048, 1), (128, 8192, 1), (64, 2048, 0), (64, 8192, 0), (64, 8192, 1), (256, 8192, 0),
 ]
+# Bytes that a preparation reads and writes once; v's second reading is not counted, nor are scales.
+MOVED = {"prepare": 3 * 3 * TOKENS * HIDDEN, "prepare mxfp8": 2 * 3 * TOKENS * HIDDEN}
 # FlashAttention 3 on an H200, sustained TFLOP/s, and PyTorch's in that run: it is not built here, its numbers are scaled
-# by what PyTorch reaches now. Shape: BF16, FP8 (0: not measured), PyTorch.
+# by what PyTorch reaches now. Shape: BF16, FP8 (0: not measured), PyTorch. At 4,096 the ratio of 8,192.
 FLASH3 = {
-    (128, 2048, 0): (619, 0, 641), (128, 8192, 0): (667, 894, 611), (128, 16384, 0): (676, 880, 618),
+    (128, 2048, 0): (619, 0, 641), (128, 4096, 0): (667, 0, 611), (128, 8192, 0): (667, 894, 611), (128, 16384, 0): (676, 880, 618),
     (128, 8192, 1): (627, 0, 529), (64, 8192, 0): (507, 645, 459),
 }
 
@@ -121,7 +124,8 @@ def measure_shape(torch, libraries, shape, with_cool):
             "bf16": Call(torch, library, shape, (q, k, v), o, lse),
             "mxfp8": Call(torch, library, shape, public, o, lse),
         }
-        calls += made.values()
+        from_public = Call(torch, library, shape, public, o, lse, prepared=True)
+        calls += [*made.values(), from_public]
         for name in ("prepared", "bf16", "mxfp8"):
             o.fill_(float("nan"))
             made[name].forward()
@@ -132,52 +136,59 @@ def measure_shape(torch, libraries, shape, with_cool):
             errors[library.name, name] = {"relative_error": error, "slope": slope}
             runs[library.name, name] = made[name].forward
         runs[library.name, "prepare"] = made["prepared"].prepare
+        runs[library.name, "prepare mxfp8"] = from_public.prepare
     runs["torch", "torch"] = gpu_peers.torch_attention(torch, bool(causal), q, k, v)
     fp8 = gpu_peers.cudnn_fp8_attention(torch, bool(causal), q, k, v)
     if fp8:
         runs["cudnn", "cudnn fp8"] = fp8
-    cool_keys = [key for key in runs if with_cool and key[1] in ("prepared", "torch", "cudnn fp8")]
+    for what, count in MOVED.items():
+        runs["copy", "copy of " + what] = gpu_peers.copy(torch, count)
+    cool_keys = [key for key in runs if with_cool and key[1] in ("prepared", "mxfp8", "bf16", "torch", "cudnn fp8")]
     times = in_turns(torch, runs, cool_keys)
-    hidden = HIDDEN // head_dim * head_dim
-    flops = 4 * TOKENS * seqlen * hidden * (0.5 if causal else 1)
+    flops = 4 * TOKENS * seqlen * HIDDEN * (0.5 if causal else 1)
     for key in runs:
         row = {"library": key[0], "what": key[1], "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
         row.update(errors.get(key, {}))
         row.update(times[key])
-        row.update(best_peers(shape, times, flops))
         for regime in ("sustained", "cool"):
             if f"{regime}_us" in row:
-                count = 3 * 3 * TOKENS * hidden if key[1] == "prepare" else flops  # bytes read and written
+                count = MOVED.get(key[1].removeprefix("copy of "), flops)
                 row[f"{regime}_tera_per_s"] = count / row[f"{regime}_us"] * 1e-6
+                if count is flops:
+                    row.update(best_peers(shape, times, flops, regime))
+        if key[1] in MOVED:
+            row["copy_share"] = times["copy", "copy of " + key[1]]["sustained_us"] / row["sustained_us"]
         rows.append(row)
     for call in calls:
         call.close()
     return rows
 
 
-def best_peers(shape, times, flops):
-    """The fastest BF16 and FP8 peer, sustained TFLOP/s: of this run, and FlashAttention 3's scaled to it."""
-    torch_now = flops / times["torch", "torch"]["sustained_us"] * 1e-6
+def best_peers(shape, times, flops, regime):
+    """The fastest BF16 and FP8 peer in this regime, TFLOP/s: of this run, and FlashAttention 3's, which is known
+    sustained, scaled by what PyTorch reaches now."""
+    torch_now = flops / times["torch", "torch"][f"{regime}_us"] * 1e-6
     cudnn = times.get(("cudnn", "cudnn fp8"))
-    bf16, fp8 = torch_now, flops / cudnn["sustained_us"] * 1e-6 if cudnn else 0.0
+    bf16, fp8 = torch_now, flops / cudnn[f"{regime}_us"] * 1e-6 if cudnn else 0.0
     if shape in FLASH3:
         flash_bf16, flash_fp8, torch_then = FLASH3[shape]
         bf16, fp8 = max(bf16, flash_bf16 * torch_now / torch_then), max(fp8, flash_fp8 * torch_now / torch_then)
-    return {"best_bf16_tera_per_s": bf16, "best_fp8_tera_per_s": fp8}
+    return {f"{regime}_best_bf16_tera_per_s": bf16, f"{regime}_best_fp8_tera_per_s": fp8}
 
 
 def print_rows(rows):
-    """One shape's rows; beside each the times of PyTorch's BF16 and of cuDNN's FP8 over its own, and the rate over the
-    best BF16 and FP8 peers' (best_peers)."""
-    peers = [next((row for row in rows if row["what"] == name), None) for name in ("torch", "cudnn fp8")]
+    """One shape's rows, each regime with its rate over the best BF16's and the best FP8's (best_peers)."""
     for row in rows:
-        cool_text = f"{row['cool_tera_per_s']:7.0f}" if "cool_us" in row else "      -"
-        ratio = "  ".join(f"{peer['sustained_us'] / row['sustained_us']:.2f}" if peer and row["what"] != "prepare"
-                          else "   -" for peer in peers)
-        for peer in ("best_bf16_tera_per_s", "best_fp8_tera_per_s"):
-            known = row[peer] and row["what"] != "prepare"
-            ratio += f"  {row['sustained_tera_per_s'] / row[peer]:.2f}" if known else "     -"
-        error = f"error {row['relative_error']:.4f} slope {row['slope']:.4f}" if "slope" in row else ""
-        print(f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} "
-              f"{row['library']:>10s} {row['what']:9s} {row['sustained_us']:8.1f} us "
-              f"{row['sustained_tera_per_s']:7.{2 if row['what'] == 'prepare' else 0}f} {cool_text}  {ratio}  {error}", flush=True)
+        text = f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} " \
+               f"{row['library']:>8s} {row['what']:13s} {row['sustained_us']:8.1f} us"
+        if row["what"].removeprefix("copy of ") in MOVED:
+            share = f"  {100 * row['copy_share']:.0f}% of a copy of as many bytes" if "copy_share" in row else ""
+            print(f"{text} {row['sustained_tera_per_s']:6.2f} TB/s{share}", flush=True)
+            continue
+        for regime in ("sustained", "cool"):
+            if f"{regime}_us" in row:
+                over = [row[f"{regime}_tera_per_s"] / peer if (peer := row[f"{regime}_best_{kind}_tera_per_s"]) else 0
+                        for kind in ("bf16", "fp8")]
+                text += f"  {regime} {row[f'{regime}_tera_per_s']:5.0f} ({over[0]:.2f} BF16, {over[1]:.2f} FP8)"
+        error = f"  error {row['relative_error']:.4f} slope {row['slope']:.4f}" if "slope" in row else ""
+        print(text + error, flush=True)

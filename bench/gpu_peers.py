@@ -5,7 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import functools
 
-from gpu_timing import cool, sustained
+from gpu_timing import cool, rotated, sustained
 
 
 def torch_attention(torch, causal, q, k, v):
@@ -78,6 +78,12 @@ def build_fp8(torch, cudnn, causal, q, k, v):
     run()
     torch.cuda.synchronize()
     return run
+
+
+def copy(torch, count, sets=4):
+    """A device copy that reads and writes `count` bytes, buffers rotated."""
+    pairs = [[torch.empty(count // 2, dtype=torch.uint8, device="cuda") for _ in range(2)] for _ in range(sets)]
+    return rotated([lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs])
 
 
 def ceilings(torch, with_cool):

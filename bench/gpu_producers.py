@@ -10,6 +10,7 @@ import ctypes as c
 import sys
 
 import gpu_library
+import gpu_peers
 from gpu_timing import in_turns, rotated
 
 TOKENS, HIDDEN, SETS = 16384, 2048, 4  # four sets of buffers: 400 MB, more than any cache
@@ -150,9 +151,7 @@ def measure(torch, libraries):
     copies = {}
     for key, count in bytes_of.items():
         half = count // 2 // 16 * 16
-        pair = copies.setdefault(half, [(torch.empty(half, dtype=torch.uint8, device="cuda"),
-                                         torch.empty(half, dtype=torch.uint8, device="cuda")) for _ in range(SETS)])
-        runs["copy", half] = rotated([lambda p=p: p[1].copy_(p[0]) for p in pair])
+        runs["copy", half] = copies.setdefault(half, gpu_peers.copy(torch, 2 * half, SETS))
     times = in_turns(torch, runs)
     rows = []
     for key, count in bytes_of.items():

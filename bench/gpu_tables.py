@@ -1,0 +1,134 @@
+"""gpu_tables.py: the GPU bench's JSON as the tables of docs/benchmarking.md.
+
+    python3 bench/gpu_tables.py gpu.json                               print them
+    python3 bench/gpu_tables.py gpu.json --update docs/benchmarking.md put each between its marks there:
+                                                                       <!-- gpu_tables NAME --> ... <!-- end -->
+
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import argparse
+import json
+import re
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def by_shape(rows):
+    """Shape -> what -> row, in the order of the rows."""
+    shapes = {}
+    for row in rows:
+        shapes.setdefault((row["head_dim"], row["seqlen"], row["causal"]), {})[row["what"]] = row
+    return shapes.items()
+
+
+def shape_cells(shape):
+    return [shape[0], f"{shape[1]:,}", "causal" if shape[2] else "full"]
+
+
+def rate(row, regime):
+    """TFLOP/s (over the best BF16, over the best FP8)."""
+    if not row or f"{regime}_us" not in row:
+        return ""
+    speed = row[f"{regime}_tera_per_s"]
+    peers = [row[f"{regime}_best_{kind}_tera_per_s"] for kind in ("bf16", "fp8")]
+    ratios = ", ".join(f"{speed / peer:.2f}" if peer else "-" for peer in peers)
+    return f"{speed:,.0f} ({ratios})"
+
+
+def forward(rows):
+    text = []
+    for regime in ("sustained", "cool"):
+        lines = []
+        for shape, of in by_shape(rows):
+            plain = [f"{of[peer][f'{regime}_tera_per_s']:,.0f}" if peer in of and f"{regime}_us" in of[peer] else ""
+                     for peer in ("torch", "cudnn fp8")]
+            errors = [f"{of[what]['relative_error']:.3f}" for what in ("bf16",)] if regime == "sustained" else []
+            lines.append([*shape_cells(shape), *(rate(of.get(what), regime) for what in ("prepared", "mxfp8", "bf16")),
+                          *plain, *errors])
+        head = ["D", "S", "mask", "(a) prepared", "(b) from MXFP8", "(c) from BF16", "PyTorch", "cuDNN FP8"]
+        text.append(f"{regime.capitalize()}:\n\n" + table(head + (["error of (c)"] if regime == "sustained" else []), lines))
+    lines = [[*shape_cells(shape), *(f"{of[what]['sustained_us']:.0f} us ({100 * of[what]['copy_share']:.0f}%)"
+                                     for what in ("prepare", "prepare mxfp8"))]
+             for shape, of in by_shape(rows) if "prepare mxfp8" in of]
+    text.append("`mxattn_prepare` alone, in brackets the share of a device copy of as many bytes:\n\n"
+                + table(["D", "S", "mask", "from BF16", "from MXFP8"], lines))
+    return "\n\n".join(text)
+
+
+def jagged(rows):
+    lines = [[row["what"], f"{row['tera_per_s']:,.0f}",
+              f"{100 * row['tera_per_s'] / beside['tera_per_s']:.1f}% of {beside['what']}" if beside else ""]
+             for row, beside in zip(rows, [rows[1], None, rows[3], None])]
+    return table(["batch", "TFLOP/s", "beside"], lines)
+
+
+def forms(rows):
+    names = ["e4m3", "bf16", "causal_strict", "softcap"]
+    lines = []
+    for shape, of in by_shape(rows):
+        usual = of["e4m3"]["sustained_us"]
+        lines.append([shape[0], "causal" if shape[2] else "full",
+                      *(f"{of[name]['sustained_tera_per_s']:,.0f} ({of[name]['sustained_us'] / usual:.2f})" if name in of else ""
+                        for name in names)])
+    return table(["D", "mask", "e4m3", "intermediates bf16", "causal_strict", "softcap (FP32 scores)"], lines)
+
+
+def backward(rows):
+    lines = []
+    for shape, of in by_shape(rows):
+        peer = of["torch"]["sustained_us"]
+        lines.append([*shape_cells(shape),
+                      *(f"{of[what]['sustained_tera_per_s']:,.0f} ({peer / of[what]['sustained_us']:.2f})" if what in of else ""
+                        for what in ("prepared", "mxfp8", "bf16", "fp32", "deterministic", "jagged")),
+                      f"{of['torch']['sustained_tera_per_s']:,.0f}",
+                      *(f"{of[what]['cool_tera_per_s']:,.0f}" if "cool_us" in of[what] else "" for what in ("prepared", "torch")),
+                      " ".join(f"{error:.3f}" for error in of["prepared"]["relative_errors"])])
+    return table(["D", "S", "mask", "prepared", "mxfp8", "bf16", "FP32 sums", "deterministic", "jagged", "PyTorch",
+                  "cool: prepared", "PyTorch", "errors"], lines)
+
+
+def producers(rows):
+    lines = [[row["what"], f"{row['sustained_us']:.1f} us", f"{row['tb_per_s']:.2f}", f"{row['copy_tb_per_s']:.2f}",
+              f"{100 * row['share']:.0f}%"] for row in rows]
+    return table(["call", "time", "TB/s", "copy", "share"], lines)
+
+
+def ceilings(rows):
+    lines = [[row["what"], f"{row['sustained_tera_per_s']:,.2f}",
+              f"{row['cool_tera_per_s']:,.2f}" if "cool_tera_per_s" in row else ""] for row in rows]
+    return table(["ceiling", "sustained TFLOP/s or TB/s", "cool"], lines)
+
+
+TABLES = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged, "forms": forms, "backward": backward}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("json", nargs="+", help="of bench/gpu.py --json; a later file's sections replace an earlier one's")
+    parser.add_argument("--update", help="a document whose marked tables are replaced")
+    options = parser.parse_args()
+    result = {}
+    for path in options.json:
+        with open(path, encoding="utf-8") as file:
+            result.update(json.load(file))
+    made = {name: make(result[name]) for name, make in TABLES.items() if result.get(name)}
+    if not options.update:
+        for name, text in made.items():
+            print(f"## {name}\n\n{text}\n")
+        return
+    with open(options.update, encoding="utf-8") as file:
+        document = file.read()
+    for name, text in made.items():
+        document, count = re.subn(rf"(<!-- gpu_tables {name} -->\n).*?(<!-- end -->)",
+                                  lambda match, text=text: f"{match[1]}{text}\n{match[2]}", document, flags=re.S)
+        print(f"{name}: {'replaced' if count else 'no mark in ' + options.update}")
+    with open(options.update, "w", encoding="utf-8") as file:
+        file.write(document)
+
+
+if __name__ == "__main__":
+    main()
