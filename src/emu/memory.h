@@ -22,6 +22,8 @@ MXA_EMU_ENTRY void mxa_emu_store_matrices(uint32_t at, const uint32_t *v);
 /* The word that was there; operation: MXA_EMU_ATOMIC_. */
 enum { MXA_EMU_ATOMIC_ADD, MXA_EMU_ATOMIC_MAX, MXA_EMU_ATOMIC_ADD_F32 };
 MXA_EMU_ENTRY uint32_t mxa_emu_atomic_global(int operation, uint64_t at, uint32_t x);
+/* Lets another thread run. */
+MXA_EMU_ENTRY void mxa_emu_poll(void);
 
 #define MXA_EMU_LOAD(name, type, address, function)                                                \
     MXA_DEVICE type name(address at)                                                               \
@@ -111,6 +113,7 @@ MXA_DEVICE uint32_t dev_fetch_add_shared_u32(uint32_t at, uint32_t x)
 /* Polled by kernels: others run in between. */
 MXA_DEVICE uint32_t dev_load_acquire_global_u32(uint64_t at)
 {
+    mxa_emu_poll();
     return mxa_emu_atomic_global(MXA_EMU_ATOMIC_ADD, at, 0);
 }
 

@@ -7,6 +7,7 @@
  */
 #include "emu/engine.h"
 #include "emu/fiber.h"
+#include "emu/memory.h"
 
 #include <string.h>
 
@@ -115,6 +116,25 @@ void mxa_emu_pause(void)
         mxa_emu_make_runnable(thread);
         go_on(&thread->stack_pointer);
     }
+}
+
+/* Another thread that can run goes first, any of them: two that poll must not only take turns. And
+ * now and then a copy is done, which may be what the thread is waited for. */
+void mxa_emu_poll(void)
+{
+    mxa_emu_engine *engine = mxa_emu_engine_now();
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    if (engine->pending > 0 && mxa_emu_random(16) == 0) {
+        (void)mxa_emu_run_one();
+    }
+    mxa_emu_make_runnable(thread);
+    const int last = engine->runnable_count - 1,
+              other = last > 0 ? (int)mxa_emu_random((uint32_t)last) : last;
+    engine->runnable[last] = engine->runnable[other];
+    engine->runnable[other] = thread;
+    engine->runnable[last]->runnable_at = last;
+    thread->runnable_at = other;
+    go_on(&thread->stack_pointer);
 }
 
 void mxa_emu_until(int (*condition)(void *), void *argument, const char *name, mxa_emu_site site)
