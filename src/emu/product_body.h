@@ -29,6 +29,9 @@ enum {
 #define PRODUCT_UNROLL _Pragma("GCC unroll 16")
 /* WHY: a block has two callers, and out of line it takes twice the time. */
 #define PRODUCT_INLINE static inline __attribute__((always_inline))
+/* WHY: gcc knows which variable a pointer comes from, and would find the address of thread-local
+ * memory again in each block, by a call that no vector register survives. */
+#define PRODUCT_FORGET(pointer) __asm__("" : "+r"(pointer))
 #ifndef PRODUCT_MAX8
 #define PRODUCT_MAX8(a, b)  SELECT((a) > (b), a, b)
 #define PRODUCT_MAX16(a, b) SELECT((a) > (b), a, b)
@@ -453,7 +456,9 @@ PRODUCT_INLINE int row_block(const mxa_emu_product *p, const rules *r, const col
 
 void PRODUCT_NAME(const mxa_emu_product *p)
 {
-    static _Thread_local columns b; /* WHY static: a fiber's stack is small */
+    static _Thread_local columns storage; /* WHY static: a fiber's stack is small */
+    columns *b = &storage;
+    PRODUCT_FORGET(b);
     static const uint32_t zeros[BLOCK];
     const mxa_tensor_core core = p->step.core;
     const int count = p->step.count;
@@ -463,12 +468,12 @@ void PRODUCT_NAME(const mxa_emu_product *p)
         return;
     }
 #if defined(PRODUCT_INTEGERS)
-    if (product_bytes(p, &b)) {
+    if (product_bytes(p, b)) {
         return;
     }
 #endif
     const rules r = rules_of(p);
-    load_columns(p, &b);
+    load_columns(p, b);
     for (int i = 0; i < p->m; i++) {
         uint32_t *d = p->d + i * p->stride;
         row a;
@@ -480,8 +485,8 @@ void PRODUCT_NAME(const mxa_emu_product *p)
             for (int l = 0; left < BLOCK && l < BLOCK; l++) { /* a short block has a copy */
                 c[l] = l < left ? from[l] : 0;
             }
-            if (a.special || b.special[j / BLOCK] ||
-                !row_block(p, &r, &b, &a, j, left < BLOCK ? c : from, result)) {
+            if (a.special || b->special[j / BLOCK] ||
+                !row_block(p, &r, b, &a, j, left < BLOCK ? c : from, result)) {
                 mxa_emu_product_row(p, i, j, j + left);
                 continue;
             }

@@ -358,8 +358,7 @@ static void block_in_general(const mxa_emu_product *p, general_way *way, int i, 
     }
 }
 
-/* WHY noinline: nothing may move out of the mode of rounding that it is called in, and addresses of
- * thread-local memory are not found again and again. */
+/* WHY noinline: nothing may move out of the mode of rounding that it is called in. */
 static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, const integers *b,
                                                four_rows *four, columns *general)
 {
@@ -410,9 +409,13 @@ static int product_bytes(const mxa_emu_product *p, columns *general)
         p->n % BLOCK || p->m % ROWS || (p->b_k != 1 && p->b_n != 1) || !load_integers(p, &b)) {
         return 0;
     }
+    const integers *b_at = &b;
+    four_rows *four_at = &four;
+    PRODUCT_FORGET(b_at);
+    PRODUCT_FORGET(four_at);
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | _MM_ROUND_TOWARD_ZERO);
-    all_rows(p, &b, &four, general);
+    all_rows(p, b_at, four_at, general);
     _mm_setcsr(mode);
     return 1;
 }
