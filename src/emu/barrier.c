@@ -146,7 +146,7 @@ static void sync_lanes(mxa_emu_meeting *meeting)
 
 void mxa_emu_warp_sync(void)
 {
-    mxa_emu_meet_warp("bar.warp.sync", sync_lanes, 0, NULL, MXA_EMU_SITE());
+    mxa_emu_meet_warp("bar.warp.sync", sync_lanes, 0, NULL, MXA_EMU_MEETING_SITE());
 }
 
 typedef struct exchange_lane {
@@ -229,7 +229,7 @@ uint32_t mxa_emu_exchange(int kind, uint32_t x, int operand)
                                         [MXA_EMU_MAX_U32] = "redux.sync.max",
                                         [MXA_EMU_MAX_ABS_NAN_F32] = "redux.sync.max.abs.NaN"};
     exchange_lane lane = {kind, operand, x, 0};
-    mxa_emu_meet_warp(names[kind], exchange, (uint64_t)kind, &lane, MXA_EMU_SITE());
+    mxa_emu_meet_warp(names[kind], exchange, (uint64_t)kind, &lane, MXA_EMU_MEETING_SITE());
     return lane.result;
 }
 

@@ -25,6 +25,7 @@ uint32_t mxa_emu_cluster_map(uint32_t at, int rank)
 
 void mxa_emu_cluster_arrive(void)
 {
+    mxa_emu_settle();
     mxa_emu *emu = mxa_emu_now;
     mxa_emu_engine *engine = emu->engine;
     mxa_emu_thread *thread = emu->thread;

@@ -90,12 +90,13 @@ struct mxa_emu_op {
     void *owned;       /* by mxa_emu_alloc; freed with the operation */
 };
 
-enum { MXA_EMU_LATE_LOADS = 16 };
+enum { MXA_EMU_LATE_LOADS = 16, MXA_EMU_LEFT = 8 };
 
 /* A tcgen05.ld whose registers hold poison until wait::ld. */
 typedef struct mxa_emu_late_load {
     uint32_t *registers[MXA_EMU_LANES];
-    uint32_t count, column, lane; /* as the body wants them */
+    uint32_t at, lane;
+    int shape, count, refused;
     mxa_emu_site site;
 } mxa_emu_late_load;
 
@@ -105,6 +106,9 @@ struct mxa_emu_warp {
     int index;               /* in the CTA */
     int elected;             /* the lane elect.sync gives */
     mxa_emu_meeting *meeting;
+    mxa_emu_meeting *left; /* [MXA_EMU_LEFT]: the n-th at [n % MXA_EMU_LEFT] */
+    uint32_t left_opened, left_done;
+    int settlers;                       /* lanes that wait in mxa_emu_settle */
     mxa_emu_pipe load, store;           /* tcgen05.ld and .st */
     uint32_t load_waited, store_waited; /* clocks that wait::ld, wait::st have seen */
     mxa_emu_late_load late[MXA_EMU_LATE_LOADS];
@@ -157,6 +161,9 @@ struct mxa_emu_thread {
     mxa_emu_state state;
     int runnable_at;   /* while RUNNABLE: in the scheduler's list */
     mxa_emu_site site; /* where it waits */
+    uint32_t left;     /* what it has left so far */
+    int late;          /* of it loads since wait::ld */
+    int settles;       /* it waits in mxa_emu_settle */
     const mxa_emu_clock *known, *proxy, *tensor;
     uint32_t own, own_proxy;   /* its own component in known, and what of that is in proxy */
     mxa_emu_pipe *tensor_pipe; /* mma, cp, commit of this thread; made on first use */
@@ -234,12 +241,21 @@ struct mxa_emu_meeting {
     mxa_emu_site site;     /* of the last lane to come: for reports */
     mxa_emu_site sites[MXA_EMU_GROUP_LANES];
     void *lane[MXA_EMU_GROUP_LANES]; /* each lane's struct */
+    void *left;                      /* by the lanes; freed should they not all come */
 };
 
 void mxa_emu_meet_warp(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key, void *lane,
                        mxa_emu_site site);
 void mxa_emu_meet_warpgroup(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key,
                             void *lane, mxa_emu_site site);
+
+/* A warp-wide instruction that gives its lanes nothing at once: a lane leaves what it brings in the
+ * meeting that _begin gives, and goes on; the last one runs the body in _end. Operations of a
+ * single thread come after it (mxa_emu_settle), so that only arithmetic runs ahead. */
+mxa_emu_meeting *mxa_emu_leave_begin(const char *name, void (*body)(mxa_emu_meeting *),
+                                     uint64_t key, mxa_emu_site site);
+void mxa_emu_leave_end(mxa_emu_meeting *meeting);
+void mxa_emu_settle_here(mxa_emu_site site);
 
 /* Lets others run now and then. */
 void mxa_emu_pause(void);
@@ -317,5 +333,14 @@ _Noreturn void mxa_emu_abort(void);
 
 void *mxa_emu_alloc(size_t bytes); /* zeroed; NULL ends the launch */
 void mxa_emu_free(void *memory);
+
+/* Waits until all lanes of the warp have come to what this thread has left. */
+static inline __attribute__((always_inline)) void mxa_emu_settle(void)
+{
+    const mxa_emu_thread *thread = mxa_emu_now->thread;
+    if (thread->left != thread->warp->left_done) {
+        mxa_emu_settle_here(MXA_EMU_MEETING_SITE());
+    }
+}
 
 #endif

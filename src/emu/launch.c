@@ -90,6 +90,7 @@ typedef struct cta_memory {
     mxa_emu_cta cta;
     mxa_emu_warp warps[MOST_THREADS / MXA_EMU_LANES];
     mxa_emu_meeting meetings[MOST_THREADS / MXA_EMU_LANES + MOST_THREADS / MXA_EMU_GROUP_LANES];
+    mxa_emu_meeting left[MOST_THREADS / MXA_EMU_LANES][MXA_EMU_LEFT];
     struct mxa_emu_barriers barriers;
     mxa_emu_thread threads[MOST_THREADS];
     int32_t phases[MOST_THREADS][MXA_EMU_MBARRIERS];
@@ -183,6 +184,13 @@ static void begin_warps(cta_memory *memory)
         warp->meeting->lanes = MXA_EMU_LANES;
         warp->meeting->first = warp->threads;
         warp->meeting->warp = warp;
+        warp->left = memory->left[w];
+        for (int i = 0; i < MXA_EMU_LEFT; i++) {
+            warp->left[i].come = 0;
+            warp->left[i].lanes = MXA_EMU_LANES;
+            warp->left[i].first = warp->threads;
+            warp->left[i].warp = warp;
+        }
         mxa_emu_pipe_init(&warp->load, MXA_EMU_LOAD);
         mxa_emu_pipe_init(&warp->store, MXA_EMU_STORE);
         if (w % 4 == 0 && w + 4 <= cta->warps) {
@@ -324,6 +332,10 @@ static void end_cluster(int complete)
         }
         for (int w = 0; w < cta->warps; w++) {
             free(cta->warp[w].wgmma_state);
+            for (int i = 0; i < MXA_EMU_LEFT; i++) {
+                free(cta->warp[w].left[i].left);
+                cta->warp[w].left[i].left = NULL;
+            }
         }
         free(cta->tensor_state);
     }

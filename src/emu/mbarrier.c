@@ -163,6 +163,7 @@ void mxa_emu_mbarrier_invalidate(uint32_t address)
 
 void mxa_emu_mbarrier_init_fence(void)
 {
+    mxa_emu_settle();
     struct mxa_emu_barriers *barriers = mxa_emu_now->thread->cta->barriers;
     for (int i = 0; i < barriers->mbarriers; i++) {
         if (barriers->mbarrier[i].init.thread == mxa_emu_now->thread->component) {

@@ -293,7 +293,9 @@ static void describe_wait(text *to, const mxa_emu_thread *thread)
             mxa_emu_engine_now()->cluster_arrived, mxa_emu_now->cluster * mxa_emu_now->threads);
         break;
     case MXA_EMU_IN_MEETING:
-        if (!meeting->come) {
+        if (thread->settles) {
+            meeting = &thread->warp->left[thread->warp->left_done % MXA_EMU_LEFT];
+        } else if (!meeting->come) {
             meeting = first->group_meeting;
         }
         say(to, "wait at %s for lanes of their %s: %d of %d are there", meeting->name,

@@ -163,6 +163,7 @@ static void thread_main(void)
 {
     mxa_emu *emu = mxa_emu_now;
     emu->engine->kernel->thread(emu->engine->parameters);
+    mxa_emu_settle();
     emu->thread->state = MXA_EMU_FINISHED;
     emu->thread->cta->alive--;
     emu->engine->alive--;
@@ -226,44 +227,65 @@ static void wait_for_lanes(mxa_emu_thread *thread, mxa_emu_thread *next, mxa_emu
     mxa_emu_fiber_switch(&thread->stack_pointer, next->stack_pointer);
 }
 
-static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_emu_meeting *),
-                 uint64_t key, void *lane, mxa_emu_site site)
+/* Lanes that have come to `meeting` are at another instruction than the thread that runs. */
+static _Noreturn void diverge(const mxa_emu_meeting *meeting, const char *name, mxa_emu_site site)
 {
-    mxa_emu_thread *thread = mxa_emu_now->thread;
-    const int i = (int)(thread - meeting->first);
-    if (meeting->come == 0) {
+    char text[96];
+    int other = 0;
+    while (!(meeting->present[other / 32] >> (other % 32) & 1)) {
+        other++;
+    }
+    mxa_emu_error(12, "lanes of a warp at different instructions", site, meeting->sites[other],
+                  "%s is at %s, others at %s",
+                  mxa_emu_thread_text(mxa_emu_now->thread->component, text, sizeof text), name,
+                  meeting->name);
+    mxa_emu_abort();
+}
+
+static void join(mxa_emu_meeting *meeting, int is_first, const char *name,
+                 void (*body)(mxa_emu_meeting *), uint64_t key, mxa_emu_site site)
+{
+    const int i = (int)(mxa_emu_now->thread - meeting->first);
+    if (is_first) {
         meeting->name = name;
         meeting->body = body;
         meeting->key = key;
         memset(meeting->present, 0, sizeof meeting->present);
     } else if (meeting->body != body || meeting->key != key) {
-        int other = 0;
-        while (!(meeting->present[other / 32] >> (other % 32) & 1)) {
-            other++;
-        }
-        char text[96];
-        mxa_emu_error(12, "lanes of a warp at different instructions", site, meeting->sites[other],
-                      "%s is at %s, others at %s",
-                      mxa_emu_thread_text(thread->component, text, sizeof text), name,
-                      meeting->name);
-        mxa_emu_abort();
+        diverge(meeting, name, site);
     }
     meeting->present[i / 32] |= 1u << (i % 32);
-    meeting->lane[i] = lane;
     meeting->sites[i] = site;
-    if (++meeting->come < meeting->lanes) {
-        wait_for_lanes(thread, &meeting->first[(i + 1) % meeting->lanes], site);
-        return;
-    }
-    mxa_emu_engine *engine = mxa_emu_engine_now();
+}
+
+static void hold(mxa_emu_meeting *meeting, mxa_emu_site site)
+{
     meeting->site = site;
     mxa_emu_count(meeting->name);
     if (mxa_emu_now->options.checks) {
         view_all(meeting);
     }
-    body(meeting);
-    engine->viewers_count = 0;
+    meeting->body(meeting);
+    mxa_emu_engine_now()->viewers_count = 0;
     meeting->come = 0;
+}
+
+static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_emu_meeting *),
+                 uint64_t key, void *lane, mxa_emu_site site)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    const mxa_emu_warp *warp = thread->warp;
+    const int i = (int)(thread - meeting->first);
+    if (thread->left != warp->left_opened) { /* others have left what it has not come to */
+        diverge(&warp->left[thread->left % MXA_EMU_LEFT], name, site);
+    }
+    join(meeting, meeting->come == 0, name, body, key, site);
+    meeting->lane[i] = lane;
+    if (++meeting->come < meeting->lanes) {
+        wait_for_lanes(thread, &meeting->first[(i + 1) % meeting->lanes], site);
+        return;
+    }
+    hold(meeting, site);
     for (int j = meeting->lanes - 1; j >= 0; j--) {
         if (j != i) {
             mxa_emu_make_runnable(&meeting->first[j]);
@@ -288,6 +310,59 @@ void mxa_emu_meet_warpgroup(const char *name, void (*body)(mxa_emu_meeting *), u
         mxa_emu_abort();
     }
     meet(first->group_meeting, name, body, key, lane, site);
+}
+
+mxa_emu_meeting *mxa_emu_leave_begin(const char *name, void (*body)(mxa_emu_meeting *),
+                                     uint64_t key, mxa_emu_site site)
+{
+    const mxa_emu_thread *thread = mxa_emu_now->thread;
+    mxa_emu_warp *warp = thread->warp;
+    if (thread->left - warp->left_done == MXA_EMU_LEFT) {
+        mxa_emu_settle_here(site);
+    }
+    mxa_emu_meeting *meeting = &warp->left[thread->left % MXA_EMU_LEFT];
+    const int is_first = thread->left == warp->left_opened;
+    if (is_first) {
+        const mxa_emu_meeting *others[] = {warp->meeting, (warp - warp->index % 4)->group_meeting};
+        for (int m = 0; m < 2; m++) { /* lanes of this warp are there already */
+            const int at = others[m] ? (int)(warp->threads - others[m]->first) / 32 : 0;
+            if (others[m] && others[m]->come && others[m]->present[at]) {
+                diverge(others[m], name, site);
+            }
+        }
+        warp->left_opened++;
+    }
+    join(meeting, is_first, name, body, key, site);
+    return meeting;
+}
+
+void mxa_emu_leave_end(mxa_emu_meeting *meeting)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    mxa_emu_warp *warp = thread->warp;
+    thread->left++;
+    if (++meeting->come < meeting->lanes) {
+        return;
+    }
+    hold(meeting, meeting->sites[thread->lane]);
+    meeting->left = NULL;
+    warp->left_done++;
+    for (int i = 0; warp->settlers && i < MXA_EMU_LANES; i++) {
+        mxa_emu_thread *other = &warp->threads[i];
+        if (other->settles && other->left == warp->left_done) {
+            other->settles = 0;
+            warp->settlers--;
+            mxa_emu_make_runnable(other);
+        }
+    }
+}
+
+void mxa_emu_settle_here(mxa_emu_site site)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    thread->settles = 1;
+    thread->warp->settlers++;
+    mxa_emu_block_in(MXA_EMU_IN_MEETING, site);
 }
 
 /* ---- order between threads ---- */

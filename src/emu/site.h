@@ -15,8 +15,12 @@ typedef int32_t mxa_emu_site;
 
 extern const char mxa_emu_anchor;
 
-/* Of the function it is written in, which a kernel calls. */
-#define MXA_EMU_SITE()                                                                             \
+/* Of the function it is written in, which a kernel calls; after what the warp's lanes have left
+ * (emu.h). */
+#define MXA_EMU_SITE() (mxa_emu_settle(), MXA_EMU_MEETING_SITE())
+
+/* The same in a function that only meets the warp, or leaves it something. */
+#define MXA_EMU_MEETING_SITE()                                                                     \
     ((mxa_emu_site)((intptr_t)__builtin_return_address(0) - (intptr_t)&mxa_emu_anchor))
 
 /* Declares such a function. WHY: clang merges equal calls of two branches into one. */

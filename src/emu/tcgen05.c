@@ -32,11 +32,13 @@ static void publish(mxa_emu_thread *thread)
 
 void mxa_emu_tcgen05_fence_before(void)
 {
+    mxa_emu_settle();
     publish(mxa_emu_now->thread);
 }
 
 void mxa_emu_tcgen05_fence_after(void)
 {
+    mxa_emu_settle();
     mxa_emu_fence_tensor(mxa_emu_now->thread);
 }
 

@@ -360,6 +360,7 @@ void mxa_emu_bulk_store(uint64_t to, uint32_t from, uint32_t bytes, int operatio
 
 void mxa_emu_bulk_commit(void)
 {
+    mxa_emu_settle();
     mxa_emu_thread *thread = mxa_emu_now->thread;
     thread->bulk_groups[thread->bulk_committed++ % 16] =
         thread->bulk_pipe ? thread->bulk_pipe->issued : 0;
@@ -378,6 +379,7 @@ static int is_write_of(const mxa_emu_op *op, const void *argument)
 
 void mxa_emu_bulk_wait(int pending, int read_only)
 {
+    mxa_emu_settle();
     mxa_emu_thread *thread = mxa_emu_now->thread;
     if (thread->bulk_committed <= (uint32_t)pending || !thread->bulk_pipe) {
         return;
@@ -415,5 +417,6 @@ void mxa_emu_prefetch_map(const mxa_device_map *map)
 
 void mxa_emu_fence_async_shared(void)
 {
+    mxa_emu_settle();
     mxa_emu_fence_proxy(mxa_emu_now->thread);
 }

@@ -261,35 +261,30 @@ static uint32_t columns_of(int shape, int count)
     return (uint32_t)(shape == MXA_EMU_32X32B ? count : 2 * count);
 }
 
-typedef struct transfer {
-    uint32_t at;
-    uint32_t *registers;    /* of a load */
-    const uint32_t *source; /* of a store */
-    int shape, count;
-} transfer;
-
 /* The access as checked: first lane, halves of quarters; 0: reported. */
-static int check(const mxa_emu_meeting *meeting, uint32_t *lane, uint32_t *halves)
+static int check(const mxa_emu_warp *warp, uint32_t at, int shape, mxa_emu_site site,
+                 uint32_t *halves)
 {
-    const transfer *t = meeting->lane[0];
-    const uint32_t quarter = (uint32_t)meeting->warp->index % 4;
-    *lane = t->at >> 16;
-    for (int i = 1; i < MXA_EMU_LANES; i++) {
-        if (((const transfer *)meeting->lane[i])->at != t->at) {
-            mxa_emu_error(0, "lanes give tensor memory different addresses", meeting->site, 0,
-                          "%08x and %08x", t->at, ((const transfer *)meeting->lane[i])->at);
-            return 0;
-        }
-    }
-    const int upper = t->shape != MXA_EMU_32X32B && *lane == 32 * quarter + 16;
-    if (*lane != 32 * quarter && !upper) {
-        mxa_emu_error(13, "wrong quarter of tensor memory", meeting->site, 0,
-                      "lane %u; warp %d reaches lanes %u to %u", *lane, meeting->warp->index,
-                      32 * quarter, 32 * quarter + 31);
+    const uint32_t quarter = (uint32_t)warp->index % 4, lane = at >> 16;
+    const int upper = shape != MXA_EMU_32X32B && lane == 32 * quarter + 16;
+    if (lane != 32 * quarter && !upper) {
+        mxa_emu_error(13, "wrong quarter of tensor memory", site, 0,
+                      "lane %u; warp %d reaches lanes %u to %u", lane, warp->index, 32 * quarter,
+                      32 * quarter + 31);
         return 0;
     }
-    *halves = (t->shape == MXA_EMU_32X32B ? 3u : upper ? 2u : 1u) << (2 * quarter);
+    *halves = (shape == MXA_EMU_32X32B ? 3u : upper ? 2u : 1u) << (2 * quarter);
     return 1;
+}
+
+/* Whether a lane gives the address that the first one gave. */
+static int agree(uint32_t at, uint32_t first, mxa_emu_site site)
+{
+    if (at != first) {
+        mxa_emu_error(0, "lanes give tensor memory different addresses", site, 0, "%08x and %08x",
+                      first, at);
+    }
+    return at == first;
 }
 
 /* Between registers of a lane and tensor memory, from (lane, column) on; to_registers: a load. */
@@ -314,49 +309,72 @@ static void move(mxa_emu_cta *cta, int shape, int t, uint32_t *registers, uint32
     }
 }
 
-static void deliver(const mxa_emu_warp *warp, const mxa_emu_late_load *late, int shape)
+static void deliver(const mxa_emu_warp *warp, const mxa_emu_late_load *late)
 {
-    for (int i = 0; i < MXA_EMU_LANES; i++) {
-        move(warp->cta, shape, i, late->registers[i], late->count, late->lane & 127, late->column,
-             1);
+    for (int i = 0; i < MXA_EMU_LANES && !late->refused; i++) {
+        move(warp->cta, late->shape, i, late->registers[i], (uint32_t)late->count, late->at >> 16,
+             late->at & 0xFFFF, 1);
     }
 }
 
-static void load(mxa_emu_meeting *meeting)
+static void issue_load(mxa_emu_meeting *meeting, mxa_emu_late_load *late)
 {
-    const transfer *t = meeting->lane[0];
     mxa_emu_warp *warp = meeting->warp;
-    uint32_t lane, halves;
-    if (!check(meeting, &lane, &halves)) {
+    uint32_t halves;
+    late->site = warp->load_site = meeting->site;
+    if (late->refused || !check(warp, late->at, late->shape, meeting->site, &halves)) {
+        late->refused = 1;
         return;
     }
     const mxa_emu_access as = mxa_emu_issue(&warp->load, MXA_EMU_LOAD, meeting->site);
-    mxa_emu_check_tmem(warp->cta, &as, halves, t->at & 0xFFFF, columns_of(t->shape, t->count), 0);
-    warp->load_site = meeting->site;
-    mxa_emu_late_load late = {.count = (uint32_t)t->count,
-                              .column = t->at & 0xFFFF,
-                              .lane = lane | (uint32_t)t->shape << 8,
-                              .site = meeting->site};
-    for (int i = 0; i < MXA_EMU_LANES; i++) {
-        late.registers[i] = ((const transfer *)meeting->lane[i])->registers;
+    mxa_emu_check_tmem(warp->cta, &as, halves, late->at & 0xFFFF,
+                       columns_of(late->shape, late->count), 0);
+}
+
+static void load_late(mxa_emu_meeting *meeting)
+{
+    mxa_emu_warp *warp = meeting->warp;
+    issue_load(meeting, &warp->late[warp->late_loads++]);
+}
+
+/* Without poison, lanes may not run ahead: what they load is theirs on return. */
+static void load_now(mxa_emu_meeting *meeting)
+{
+    mxa_emu_late_load late = *(const mxa_emu_late_load *)meeting->lane[0];
+    for (int i = 1; i < MXA_EMU_LANES; i++) {
+        const mxa_emu_late_load *other = meeting->lane[i];
+        late.refused |= !agree(other->at, late.at, meeting->site);
+        late.registers[i] = other->registers[i];
     }
-    if (!mxa_emu_now->options.late_loads || warp->late_loads == MXA_EMU_LATE_LOADS) {
-        deliver(warp, &late, t->shape);
-        return;
-    }
-    for (int i = 0; i < MXA_EMU_LANES; i++) {
-        for (int r = 0; r < t->count; r++) {
-            late.registers[i][r] = MXA_EMU_POISON;
-        }
-    }
-    warp->late[warp->late_loads++] = late;
+    issue_load(meeting, &late);
+    deliver(meeting->warp, &late);
 }
 
 void mxa_emu_tmem_load(uint32_t *registers, uint32_t at, int shape, int count)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
-    transfer t = {at, registers, NULL, shape, count};
-    mxa_emu_meet_warp("tcgen05.ld", load, (uint64_t)shape << 16 | (uint64_t)count, &t, site);
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
+    const uint64_t key = (uint64_t)shape << 16 | (uint64_t)count;
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    if (!mxa_emu_now->options.late_loads || thread->late == MXA_EMU_LATE_LOADS) {
+        mxa_emu_late_load late = {.at = at, .shape = shape, .count = count};
+        late.registers[thread->lane] = registers;
+        mxa_emu_meet_warp("tcgen05.ld", load_now, key, &late, site);
+        return;
+    }
+    mxa_emu_meeting *meeting = mxa_emu_leave_begin("tcgen05.ld", load_late, key, site);
+    mxa_emu_late_load *late = &thread->warp->late[thread->late++];
+    if (meeting->come == 0) {
+        late->at = at;
+        late->shape = shape;
+        late->count = count;
+        late->refused = 0;
+    }
+    late->refused |= !agree(at, late->at, site);
+    late->registers[thread->lane] = registers;
+    for (int r = 0; r < count; r++) {
+        registers[r] = MXA_EMU_POISON;
+    }
+    mxa_emu_leave_end(meeting);
 }
 
 /* Registers that no longer hold poison were written by the kernel. */
@@ -364,7 +382,7 @@ static int touched(const mxa_emu_late_load *late)
 {
     int count = 0;
     for (int i = 0; i < MXA_EMU_LANES; i++) {
-        for (uint32_t r = 0; r < late->count; r++) {
+        for (int r = 0; r < late->count; r++) {
             count += late->registers[i][r] != MXA_EMU_POISON;
         }
     }
@@ -380,11 +398,12 @@ static void wait_load(mxa_emu_meeting *meeting)
             mxa_emu_error(3, "registers of a tcgen05.ld written before wait::ld", meeting->site,
                           late->site, "%d of them", touched(late));
         }
-        deliver(warp, late, (int)(late->lane >> 8));
+        deliver(warp, late);
     }
     warp->late_loads = 0;
     warp->load_waited = warp->load.issued;
     for (int i = 0; i < MXA_EMU_LANES; i++) {
+        meeting->first[i].late = 0;
         mxa_emu_learn_tensor(&meeting->first[i], warp->load.component, warp->load_waited);
         if (!mxa_emu_now->options.strict_fences) {
             mxa_emu_learn(&meeting->first[i], warp->load.component, warp->load_waited);
@@ -394,8 +413,8 @@ static void wait_load(mxa_emu_meeting *meeting)
 
 typedef struct store_op {
     mxa_emu_op base;
-    int shape, count;
-    uint32_t lane, column;
+    int shape, count, refused;
+    uint32_t at;
     uint32_t value[]; /* [32][count] */
 } store_op;
 
@@ -403,38 +422,42 @@ static void land(mxa_emu_op *op)
 {
     store_op *s = (store_op *)op;
     for (int i = 0; i < MXA_EMU_LANES; i++) {
-        move(op->cta, s->shape, i, s->value + i * s->count, (uint32_t)s->count, s->lane, s->column,
-             0);
+        move(op->cta, s->shape, i, s->value + i * s->count, (uint32_t)s->count, s->at >> 16,
+             s->at & 0xFFFF, 0);
     }
 }
 
 static void store(mxa_emu_meeting *meeting)
 {
-    const transfer *t = meeting->lane[0];
+    store_op *s = meeting->left;
     mxa_emu_warp *warp = meeting->warp;
-    uint32_t lane, halves;
-    if (!check(meeting, &lane, &halves)) {
+    uint32_t halves;
+    if (s->refused || !check(warp, s->at, s->shape, meeting->site, &halves)) {
+        mxa_emu_free(s);
         return;
     }
     const mxa_emu_access as = mxa_emu_issue(&warp->store, MXA_EMU_STORE, meeting->site);
-    mxa_emu_check_tmem(warp->cta, &as, halves, t->at & 0xFFFF, columns_of(t->shape, t->count), 1);
-    const size_t bytes = (size_t)t->count * sizeof(uint32_t);
-    store_op *s = mxa_emu_op_new(sizeof *s + MXA_EMU_LANES * bytes, land);
-    s->shape = t->shape;
-    s->count = t->count;
-    s->lane = lane;
-    s->column = t->at & 0xFFFF;
-    for (int i = 0; i < MXA_EMU_LANES; i++) {
-        memcpy(s->value + i * t->count, ((const transfer *)meeting->lane[i])->source, bytes);
-    }
+    mxa_emu_check_tmem(warp->cta, &as, halves, s->at & 0xFFFF, columns_of(s->shape, s->count), 1);
+    s->base.issued_at = mxa_emu_now->step;
     mxa_emu_push(&warp->store, &s->base, &as);
 }
 
 void mxa_emu_tmem_store(uint32_t at, const uint32_t *registers, int shape, int count)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
-    transfer t = {at, NULL, registers, shape, count};
-    mxa_emu_meet_warp("tcgen05.st", store, (uint64_t)shape << 16 | (uint64_t)count, &t, site);
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
+    const size_t bytes = (size_t)count * sizeof(uint32_t);
+    mxa_emu_meeting *meeting =
+        mxa_emu_leave_begin("tcgen05.st", store, (uint64_t)shape << 16 | (uint64_t)count, site);
+    store_op *s = meeting->left;
+    if (meeting->come == 0) {
+        meeting->left = s = mxa_emu_op_new(sizeof *s + MXA_EMU_LANES * bytes, land);
+        s->shape = shape;
+        s->count = count;
+        s->at = at;
+    }
+    s->refused |= !agree(at, s->at, site);
+    memcpy(s->value + mxa_emu_now->thread->lane * count, registers, bytes);
+    mxa_emu_leave_end(meeting);
 }
 
 static void wait_store(mxa_emu_meeting *meeting)
@@ -452,12 +475,12 @@ static void wait_store(mxa_emu_meeting *meeting)
 
 void mxa_emu_tmem_wait_load(void)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
     mxa_emu_meet_warp("tcgen05.wait::ld", wait_load, 0, NULL, site);
 }
 
 void mxa_emu_tmem_wait_store(void)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
     mxa_emu_meet_warp("tcgen05.wait::st", wait_store, 0, NULL, site);
 }

@@ -290,7 +290,7 @@ static void issue(mxa_emu_meeting *meeting)
 void mxa_emu_wgmma(const mxa_emu_wgmma_kind *kind, void *d, const uint32_t *a_registers, uint64_t a,
                    uint64_t b)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
     lane mine = {kind, d, a_registers, a, b};
     mxa_emu_meet_warpgroup("wgmma.mma_async", issue, (uint64_t)(uintptr_t)kind + (a_registers != 0),
                            &mine, site);
@@ -359,18 +359,18 @@ static void wait(mxa_emu_meeting *meeting)
 
 void mxa_emu_wgmma_fence(void)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
     mxa_emu_meet_warp("wgmma.fence", fence, 0, NULL, site);
 }
 
 void mxa_emu_wgmma_commit(void)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
     mxa_emu_meet_warp("wgmma.commit_group", commit, 0, NULL, site);
 }
 
 void mxa_emu_wgmma_wait(int pending)
 {
-    const mxa_emu_site site = MXA_EMU_SITE();
+    const mxa_emu_site site = MXA_EMU_MEETING_SITE();
     mxa_emu_meet_warp("wgmma.wait_group", wait, (uint64_t)pending, &pending, site);
 }

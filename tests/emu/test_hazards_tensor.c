@@ -410,6 +410,35 @@ MXA_KERNEL(h7_operand, THREADS, mxt_emu_params, parameters)
     finish(at);
 }
 
+/* H12: lanes that do not load while others do, or wait already. */
+MXA_KERNEL(h12_load, THREADS, mxt_emu_params, parameters)
+{
+    const mxa_shared shared = dev_shared();
+    const mxa_tmem at = begin(shared), own = tmem_quarter(at + AT_D, warp());
+    uint32_t x[16];
+    multiply(shared, at);
+    wait_done(shared, 0);
+    if (!parameters.broken || (dev_thread() & 31) >= 7) {
+        tmem_load_x16(x, own);
+    }
+    tmem_wait_load();
+    finish(at);
+}
+
+/* H12: lanes that never come to a store; no other lane's arrival may pass it. */
+MXA_KERNEL(h12_store, THREADS, mxt_emu_params, parameters)
+{
+    const mxa_shared shared = dev_shared();
+    const mxa_tmem at = begin(shared), own = tmem_quarter(at + AT_D, warp());
+    const uint32_t x[16] = {0};
+    if (!parameters.broken || (dev_thread() & 31) >= 7) {
+        tmem_store_x16(own, x);
+        mbarrier_arrive(shared + AT_OTHER);
+        tmem_wait_store();
+    }
+    finish(at);
+}
+
 #define CASE(kernel, hazards)                                                                      \
     {                                                                                              \
 #kernel, &kernel##_kernel, hazards, 0, NULL, THREADS, 1, SHARED, 0                         \
@@ -435,6 +464,9 @@ static const mxt_emu_case cases[] = {
     CASE(h18_leak, MXT_H(18)),
     CASE(h18_pending, MXT_H(18)),
     CASE(h7_operand, MXT_H(7)),
+    {"h12_load", &h12_load_kernel, MXT_H(12), 0, "others at tcgen05", THREADS, 1, SHARED, 0},
+    {"h12_store", &h12_store_kernel, MXT_H(12), 0, "wait at tcgen05.st for lanes", THREADS, 1,
+     SHARED, 0},
 };
 
 int main(void)
