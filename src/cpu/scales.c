@@ -21,6 +21,7 @@ enum {
     /* Blocks of a walk: what is found out once for them costs as much as a unit of the 32. */
     WALK_BLOCKS = 128,
     AHEAD_TILES = 32,
+    AHEAD_ROWS = 192,
     /* WHY: a target this large leaves the caches before it is read. */
     STREAM_BYTES = 32 << 20
 };
@@ -225,8 +226,8 @@ static int64_t scatter_tokens(const scales_job *job, const mxa_block_at *at, int
         uint8_t *unit[UNITS];
         for (int64_t i = 0; i < UNITS; i++)
             unit[i] = to.data + (u + i) / columns * to.head + (u + i) % columns * to.column;
-        /* Rows of the next tile: the four calls that share their lines ask for each once. */
-        const int64_t ahead = (TILE_TOKENS + u / UNITS % UNITS) * row;
+        /* Rows of the next tiles: the four calls that share their lines ask for each once. */
+        const int64_t ahead = (AHEAD_ROWS + u / UNITS % UNITS) * row;
         mxa_units_of_tokens(unit, source, row, width, ahead, job->stream);
     }
     return units / UNITS * UNITS / columns;
