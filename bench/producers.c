@@ -45,18 +45,22 @@ static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *t
                                : mxc_copy_ceiling(b->threads);
     const double median = t->timing.median, work = t->flops > 0 ? t->flops : t->bytes;
     const mxc_turn *other = t->against >= 0 ? &turns[t->against] : NULL;
-    (void)printf("%-26s %-6s %-7s %10.4g %9.4g %s %7.1f%%", t->op, t->operands, t->block,
-                 1e3 * median, 1e-9 * work / median, t->flops > 0 ? "GFLOP/s" : "GB/s   ",
+    const char *place_name = place->ceiling.name ? "_cached" : "";
+    char op[64], baseline[64];
+    (void)snprintf(op, sizeof op, "%s%s", t->op, place_name);
+    (void)snprintf(baseline, sizeof baseline, "%s%s", other ? other->op : "", place_name);
+    (void)printf("%-26s %-6s %-7s %10.4g %9.4g %s %7.1f%%", op, t->operands, t->block, 1e3 * median,
+                 1e-9 * work / median, t->flops > 0 ? "GFLOP/s" : "GB/s   ",
                  100 * work / median / ceiling.per_second);
     if (t->elements > 0)
         (void)printf("   %.2f Gelem/s", 1e-9 * t->elements / median);
     if (other)
-        (void)printf("   %.3fx the time of %s", median / other->timing.median, other->op);
+        (void)printf("   %.3fx the time of %s", median / other->timing.median, baseline);
     (void)printf("\n");
     (void)fflush(stdout);
     cJSON *json = cJSON_CreateObject();
     cJSON_AddItemToArray(b->rows, json);
-    cJSON_AddStringToObject(json, "op", t->op);
+    cJSON_AddStringToObject(json, "op", op);
     cJSON_AddItemToObject(json, "shape", cJSON_Duplicate(shape, 1));
     cJSON_AddStringToObject(json, "operands", t->operands);
     cJSON_AddStringToObject(json, "block", t->block);
@@ -75,7 +79,7 @@ static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *t
                             1e-9 * ceiling.per_second);
     cJSON_AddNumberToObject(json, "ceiling_share", work / median / ceiling.per_second);
     if (other) {
-        cJSON_AddStringToObject(json, "baseline", other->op);
+        cJSON_AddStringToObject(json, "baseline", baseline);
         cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * other->timing.median);
         cJSON_AddNumberToObject(json, "ratio", other->timing.median / median);
         cJSON_AddNumberToObject(json, "time_over_baseline", median / other->timing.median);

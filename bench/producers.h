@@ -19,7 +19,8 @@ enum { MXC_ROWS = 32 }; /* rows come in multiples of it */
 
 /* One of the operations that take turns. */
 typedef struct mxc_turn {
-    const char *op; /* "rmsnorm_quantize" */
+    const char
+        *op; /* "rmsnorm_quantize"; with "_cached" behind it where it is reported from a cache */
     const char *operands, *block;
     void (*run)(void *arg);
     void *arg;
