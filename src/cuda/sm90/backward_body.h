@@ -21,7 +21,7 @@
  * Roles                      warps    registers
  *   consumers (64 keys each) 0..7     240
  *   producer (one thread)    8        24
- *   writer (one thread)      9        24
+ *   writers (a thread each)  9, 10    24; one for each consumer warpgroup
  * The two consumers take turns at dQ, one step late: then its D/2 accumulators lie where S and dP
  * were. WHY not halves of D for each: N = 64 was 6% slower.
  *
@@ -38,9 +38,9 @@
  * Barriers       count      arrives                           waits            first parity
  *   full[S]      1 + bytes  producer, TMA (a step's operands) consumers        0
  *   empty[S]     8          a lane of each consumer warp      producer         1
- *   kv_full      1 + bytes  producer, TMA (K, V, factors)     consumers, writer 0
- *   kv_empty     9          a lane of each consumer warp; the producer         1
- *                           writer, once it knows the tile
+ *   kv_full      1 + bytes  producer, TMA (K, V, factors)     consumers, writers 0
+ *   kv_empty     10         a lane of each consumer warp; the producer         1
+ *                           writers, once they know the tile
  *   kt_full      1 + bytes  producer, TMA (K^T)               consumers        0
  *   kt_empty     8          a lane of each consumer warp      producer         1
  *   ds_full[2]   8          a lane of each consumer warp      the one at dQ    0
@@ -65,7 +65,7 @@
 #define Q_BYTES     (TILE_Q * BACKWARD_D)
 #define STAGE_BYTES (4 * Q_BYTES)
 #define STAGES      3
-#define RING        8 /* a power of two; the writer may be STAGES + 2 steps behind the producer */
+#define RING        8 /* a power of two; a writer may be STAGES + 2 steps behind the producer */
 #define TILES                                                                                      \
     4 /* a power of two; the producer finds the next tile while this one's last                    \
        * steps and the one before's end are worked on */
@@ -568,7 +568,7 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
             mbarrier_init(EMPTY(i), 8);
         }
         mbarrier_init(KV_FULL, 1);
-        mbarrier_init(KV_EMPTY, 9);
+        mbarrier_init(KV_EMPTY, 10);
         mbarrier_init(KT_FULL, 1);
         mbarrier_init(KT_EMPTY, 8);
         for (int i = 0; i < 2; i++) {
@@ -590,9 +590,9 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
             if (BACKWARD_LANE == 0) {
                 BACKWARD(load)(params, shared);
             }
-        } else if (warp == 9) {
+        } else if (warp <= 10) {
             if (BACKWARD_LANE == 0) {
-                BACKWARD(write)(params, shared);
+                BACKWARD(write)(params, shared, warp - 9);
             }
         }
     } else {

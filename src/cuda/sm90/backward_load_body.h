@@ -114,22 +114,24 @@ MXA_DEVICE void BACKWARD(release)(const mxa_backward_params *params, mxa_shared 
     dev_add_release_global_u32(params->order + 4 * block, 1);
 }
 
-/* write: adds staged dQ tiles to global memory; with params->order, each after those of earlier
- * keys. WHY a thread of its own: consumers have no registers for it, and one addition of a whole
- * tile replaces four. */
-MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared)
+/* write: adds the dQ tiles that warpgroup `warpgroup` stages, those of every other step, to global
+ * memory; with params->order, each after those of earlier keys. WHY threads of their own: consumers
+ * have no registers for it, and one addition of a whole tile replaces four. WHY one for each
+ * warpgroup: in order, an addition has to be seen in memory before the next is told of it, which
+ * takes longer than a step. */
+MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared, int warpgroup)
 {
-    int step = 0;
+    int step = warpgroup ^ 1, end = 0;
     for (int count = 0;; count++) {
         mbarrier_wait(KV_FULL, (uint32_t)count & 1);
-        const int end = step + (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
-        if (end < step) {
+        const int steps = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
+        if (steps < 0) {
             break;
         }
+        end += steps;
         mbarrier_arrive(KV_EMPTY);
         MXA_NO_UNROLL
-        for (; step < end; step++) {
-            const int warpgroup = (step + 1) & 1;
+        for (; step < end; step += 2) {
             mbarrier_wait(DQ_FULL(warpgroup), (uint32_t)step >> 1 & 1);
             if (params->order) {
                 BACKWARD(acquire)(params, STEP_AT(step));
