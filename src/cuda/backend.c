@@ -18,7 +18,7 @@
     "mxa_sm90_forward_bf16_128x64_d64\n"                                                           \
     "mxa_sm90_forward_bf16_128x64_d128\n"                                                          \
     "mxa_sm90_forward_bf16_128x64_d256\n"                                                          \
-    "mxa_sm90_backward_e4m3_64x128_d64\n"                                                          \
+    "mxa_sm90_backward_e4m3_64x192_d64\n"                                                          \
     "mxa_sm90_backward_e4m3_64x128_d64_softcap\n"                                                  \
     "mxa_sm90_backward_e4m3_64x128_d128\n"                                                         \
     "mxa_sm90_backward_e4m3_64x128_d128_softcap\n"

@@ -171,6 +171,7 @@ static void fill_places(run *r)
     params->backward_k_records = r->base + (uint64_t)l->k_records;
     params->dq = r->base + (uint64_t)l->dq;
     params->taken = r->base + (uint64_t)l->taken;
+    params->zeros = r->base + (uint64_t)l->zeros;
     params->q_rows = f->at.q_rows;
     params->k_rows = f->at.k_rows;
     params->q_tiles = (int32_t)l->q_tiles;
@@ -240,6 +241,12 @@ static mxattn_tensor written(const run *r, const mxattn_tensor *gradient, int64_
     return t;
 }
 
+/* Keys of the main kernel's tile. */
+static int32_t tile_keys(const run *r)
+{
+    return MXA_BACKWARD_KEYS * mxa_backward_warpgroups(&r->plan->problem);
+}
+
 static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_call *call)
 {
     memset(r, 0, sizeof *r);
@@ -300,7 +307,7 @@ static mxattn_status schedule(const run *r)
     memset(&params, 0, sizeof params);
     params.batch = r->forward.batch.batch;
     params.heads = (int32_t)p->kv_heads;
-    params.tile_q = MXA_BACKWARD_TILE_K;
+    params.tile_q = tile_keys(r);
     params.causal = p->window[1] >= 0;
     params.top_left = p->alignment == MXATTN_TOP_LEFT;
     params.ordered = p->deterministic;
@@ -343,12 +350,12 @@ static mxattn_status maps(const run *r, mxa_backward_params *params)
                      MXA_BACKWARD_TILE_Q, &params->dout_map);
     }
     if (!status) {
-        status = map(r, from->k, d, stride, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K,
+        status = map(r, from->k, d, stride, from->k_rows, p->kv_heads, (uint32_t)tile_keys(r),
                      &params->k_map);
     }
     if (!status) {
-        status = map(r, from->v_rows, width, width, from->k_rows, p->kv_heads, MXA_BACKWARD_TILE_K,
-                     &params->v_map);
+        status = map(r, from->v_rows, width, width, from->k_rows, p->kv_heads,
+                     (uint32_t)tile_keys(r), &params->v_map);
     }
     return status;
 }
@@ -366,8 +373,7 @@ static mxattn_status attend(const run *r)
         params.batch.tiles = r->base + (uint64_t)r->l.tiles;
         params.batch.tile_count = r->base + (uint64_t)r->l.tile_count;
     } else {
-        params.batch.tiles_per_sequence =
-            (params.batch.seqlen_k + MXA_BACKWARD_TILE_K - 1) / MXA_BACKWARD_TILE_K;
+        params.batch.tiles_per_sequence = (params.batch.seqlen_k + tile_keys(r) - 1) / tile_keys(r);
         params.tiles = params.batch.batch * (int32_t)p->kv_heads * params.batch.tiles_per_sequence;
     }
     params.q_t = from->q_t;
@@ -383,6 +389,7 @@ static mxattn_status attend(const run *r)
     params.dq = from->dq;
     params.order = from->order;
     params.taken = from->taken;
+    params.zeros = from->zeros;
     params.together = p->window[1] >= 0 || p->deterministic ? MXA_KEYS_TOGETHER : 1;
     params.dk = mxa_address(r->dk.data);
     params.dk_batch = r->dk.stride[0];
@@ -408,7 +415,8 @@ static mxattn_status attend(const run *r)
     params.softcap_log2e = (float)(p->softcap * 1.4426950408889634);
     return status ? status
                   : mxa_cuda_launch(r->device, mxa_backward_main_kernel(p),
-                                    (unsigned)r->device->multiprocessors, 1, 384, call->stream,
+                                    (unsigned)r->device->multiprocessors, 1,
+                                    128 * (unsigned)mxa_backward_warpgroups(p) + 128, call->stream,
                                     &params);
 }
 

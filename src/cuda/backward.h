@@ -14,7 +14,4 @@ mxattn_status mxa_cuda_backward_plan(mxattn_plan *plan);
 /* Entry of the operation table. */
 mxattn_status mxa_cuda_backward(const mxattn_plan *plan, const mxa_attention_call *call);
 
-/* Shared memory of a main kernel, which must agree with sm90/backward_body.h. */
-enum { MXA_BACKWARD_SHARED_D64 = 1664 * 64 + 19856, MXA_BACKWARD_SHARED_D128 = 1664 * 128 + 18848 };
-
 #endif

@@ -15,10 +15,10 @@ typedef struct mxa_backward_layout {
     int64_t factors, dv_factor, dq_log2, mean, mean_used;
     int64_t q_t, dout_t, k_t, q_records, k_records;
     int64_t column_sums, dq, order;
-    int64_t tiles, tile_count, ranks, taken;
+    int64_t tiles, tile_count, ranks, taken, zeros;
     int64_t wide[3]; /* of gradients that leave as MXFP8, FP32: dq, dk, dv */
     int64_t bytes;
-    int64_t q_tiles, k_tiles; /* of a head */
+    int64_t q_tiles, k_tiles; /* of a head; k_tiles: of 128 keys, as the copies are padded */
 } mxa_backward_layout;
 
 mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *problem);
@@ -30,5 +30,8 @@ int64_t mxa_backward_width(const mxattn_attention_problem *problem);
 const mxa_forward_form *mxa_backward_form(const mxattn_attention_problem *problem);
 
 mxa_kernel mxa_backward_main_kernel(const mxattn_attention_problem *problem);
+
+/* Its consumer warpgroups; it has 64 keys a tile for each. */
+int mxa_backward_warpgroups(const mxattn_attention_problem *problem);
 
 #endif

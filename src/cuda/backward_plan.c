@@ -39,7 +39,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     const int64_t d = mxa_backward_width(p), heads = p->heads, kv_heads = p->kv_heads;
     const int64_t k_rows = l.copies.k_rows, pairs = p->batch * heads;
     l.q_tiles = (l.copies.q_rows / MXA_BACKWARD_GROUP + p->batch + 1) / 2 + 1;
-    l.k_tiles = k_rows / MXA_BACKWARD_TILE_K;
+    l.k_tiles = k_rows / 128;
     const int64_t rows = heads * l.q_tiles * MXA_BACKWARD_TILE_Q;
     l.query_groups = take(&at, heads * l.q_tiles * 2 * (int64_t)sizeof(mxa_backward_query_group));
     l.key_groups =
@@ -69,6 +69,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.tile_count = take(&at, 4);
     l.ranks = take(&at, p->batch * 8);
     l.taken = take(&at, 4);
+    l.zeros = take(&at, MXA_BACKWARD_KEYS * d);
     const int jagged = p->format == MXATTN_JAGGED;
     const int64_t q = jagged ? p->total_q : p->batch * p->max_seqlen_q;
     const int64_t k = jagged ? p->total_k : p->batch * p->max_seqlen_k;
@@ -85,6 +86,11 @@ mxa_kernel mxa_backward_main_kernel(const mxattn_attention_problem *p)
         return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D64_SOFTCAP : MXA_KERNEL_BACKWARD_D64;
     }
     return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D128_SOFTCAP : MXA_KERNEL_BACKWARD_D128;
+}
+
+int mxa_backward_warpgroups(const mxattn_attention_problem *p)
+{
+    return MXA_BACKWARD_WARPGROUPS(mxa_backward_width(p), p->softcap > 0.0);
 }
 
 /* Operands that this backend does not read. */

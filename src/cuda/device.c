@@ -4,9 +4,9 @@
  */
 #include "cuda/device.h"
 
-#include "cuda/backward.h"
 #include "cuda/forms.h"
 #include "cuda/sm100/forward_params.h"
+#include "cuda/sm90/backward_params.h"
 #include "status.h"
 
 #include <pthread.h>
@@ -113,16 +113,16 @@ static const struct {
                                        BACKWARD_TILES_BYTES},
     [MXA_KERNEL_BACKWARD_TILES_D128] = {"sm90/backward_tiles", "mxa_sm90_backward_tiles_d128",
                                         BACKWARD_TILES_BYTES},
-    [MXA_KERNEL_BACKWARD_D64] = {"sm90/backward", "mxa_sm90_backward_e4m3_64x128_d64",
-                                 MXA_BACKWARD_SHARED_D64},
+    [MXA_KERNEL_BACKWARD_D64] = {"sm90/backward", "mxa_sm90_backward_e4m3_64x192_d64",
+                                 MXA_BACKWARD_SHARED(64, 3)},
     [MXA_KERNEL_BACKWARD_D64_SOFTCAP] = {"sm90/backward",
                                          "mxa_sm90_backward_e4m3_64x128_d64_softcap",
-                                         MXA_BACKWARD_SHARED_D64},
+                                         MXA_BACKWARD_SHARED(64, 2)},
     [MXA_KERNEL_BACKWARD_D128] = {"sm90/backward", "mxa_sm90_backward_e4m3_64x128_d128",
-                                  MXA_BACKWARD_SHARED_D128},
+                                  MXA_BACKWARD_SHARED(128, 2)},
     [MXA_KERNEL_BACKWARD_D128_SOFTCAP] = {"sm90/backward",
                                           "mxa_sm90_backward_e4m3_64x128_d128_softcap",
-                                          MXA_BACKWARD_SHARED_D128},
+                                          MXA_BACKWARD_SHARED(128, 2)},
     [MXA_KERNEL_BACKWARD_FINISH_D64] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d64",
                                         4 * 64 * (64 + 4)},
     [MXA_KERNEL_BACKWARD_FINISH_D128] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d128",

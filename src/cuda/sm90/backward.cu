@@ -12,22 +12,26 @@
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/backward_tile.h"
 
-#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d128
-#define BACKWARD_D       128
-#define BACKWARD_SOFTCAP 0
+#define BACKWARD_NAME       mxa_sm90_backward_e4m3_64x128_d128
+#define BACKWARD_D          128
+#define BACKWARD_SOFTCAP    0
+#define BACKWARD_WARPGROUPS MXA_BACKWARD_WARPGROUPS(128, 0)
 #include "cuda/sm90/backward_body.h"
 
-#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d128_softcap
-#define BACKWARD_D       128
-#define BACKWARD_SOFTCAP 1
+#define BACKWARD_NAME       mxa_sm90_backward_e4m3_64x128_d128_softcap
+#define BACKWARD_D          128
+#define BACKWARD_SOFTCAP    1
+#define BACKWARD_WARPGROUPS MXA_BACKWARD_WARPGROUPS(128, 1)
 #include "cuda/sm90/backward_body.h"
 
-#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d64
-#define BACKWARD_D       64
-#define BACKWARD_SOFTCAP 0
+#define BACKWARD_NAME       mxa_sm90_backward_e4m3_64x192_d64
+#define BACKWARD_D          64
+#define BACKWARD_SOFTCAP    0
+#define BACKWARD_WARPGROUPS MXA_BACKWARD_WARPGROUPS(64, 0)
 #include "cuda/sm90/backward_body.h"
 
-#define BACKWARD_NAME    mxa_sm90_backward_e4m3_64x128_d64_softcap
-#define BACKWARD_D       64
-#define BACKWARD_SOFTCAP 1
+#define BACKWARD_NAME       mxa_sm90_backward_e4m3_64x128_d64_softcap
+#define BACKWARD_D          64
+#define BACKWARD_SOFTCAP    1
+#define BACKWARD_WARPGROUPS MXA_BACKWARD_WARPGROUPS(64, 1)
 #include "cuda/sm90/backward_body.h"

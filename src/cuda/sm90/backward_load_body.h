@@ -9,7 +9,7 @@ MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_share
                                     int count)
 {
     const mxa_shared at = TILE_AT(count);
-    backward_tile_find(params, index, at);
+    backward_tile_find(params, TILE_K, index, at);
     backward_tile_write_factors(params, at);
     mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
     if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
@@ -31,14 +31,21 @@ MXA_DEVICE void BACKWARD(load_turned)(const mxa_backward_params *params, mxa_sha
                                       int count)
 {
     const mxa_u32x2 at = dev_load_shared_u32x2(TILE_AT(count) + BACKWARD_TILE_PLACE);
-    const uint64_t block = (uint64_t)at.x * (uint64_t)(params->k_rows / TILE_K) + at.y / TILE_K;
+    const uint64_t block = (uint64_t)at.x * (uint64_t)(params->k_rows / KEYS) + at.y / KEYS;
     mbarrier_wait(KT_EMPTY, (uint32_t)(count & 1) ^ 1);
     if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
         mbarrier_arrive(KT_FULL);
         return;
     }
     mbarrier_arrive_expect(KT_FULL, KV_BYTES);
-    bulk_load(shared + AT_KT, params->k_t + block * KV_BYTES, KV_BYTES, KT_FULL);
+    const mxa_u32x4 counts = dev_load_shared_u32x4(TILE_AT(count) + BACKWARD_TILE_STEPS);
+    MXA_UNROLL
+    for (int i = 0; i < WARPGROUPS; i++) {
+        const int there = (int)counts.y + KEYS * i < (int)counts.z;
+        bulk_load(shared + AT_KT + (uint32_t)(i * KEYS * BACKWARD_D),
+                  there ? params->k_t + (block + (uint64_t)i) * (KEYS * BACKWARD_D) : params->zeros,
+                  KEYS * BACKWARD_D, KT_FULL);
+    }
 }
 
 /* load_step: the operands of query tile `j` of one head of the group, the CTA's `step`th. */
@@ -46,7 +53,7 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
                                     mxa_shared at, int head, int j, int step)
 {
     const int index = (int)((uint32_t)step % STAGES);
-    backward_step_write(params, at, head, j, STEP_AT(step));
+    backward_step_write(params, TILE_K, at, head, j, STEP_AT(step));
     mbarrier_wait(EMPTY(index), ((uint32_t)step / STAGES & 1) ^ 1);
     const mxa_shared stage = STAGE_AT(index), full = FULL(index);
     const mxa_u32x2 first = dev_load_shared_u32x2(at + BACKWARD_TILE_QUERIES);
@@ -114,14 +121,15 @@ MXA_DEVICE void BACKWARD(release)(const mxa_backward_params *params, mxa_shared 
     dev_add_release_global_u32(params->order + 4 * block, 1);
 }
 
-/* write: adds the dQ tiles that warpgroup `warpgroup` stages, those of every other step, to global
- * memory; with params->order, each after those of earlier keys. WHY threads of their own: consumers
- * have no registers for it, and one addition of a whole tile replaces four. WHY one for each
- * warpgroup: in order, an addition has to be seen in memory before the next is told of it, which
- * takes longer than a step. */
+/* write: adds the dQ tiles that warpgroup `warpgroup` stages, once a round of steps, to
+ * global memory; with params->order, each after those of earlier keys. WHY threads of their own:
+ * consumers have no registers for it, and one addition of a whole tile replaces four. WHY one for
+ * each warpgroup: in order, an addition has to be seen in memory before the next is told of it,
+ * which takes longer than a step. */
 MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared, int warpgroup)
 {
-    int step = warpgroup ^ 1, end = 0;
+    uint32_t round = 0;
+    int step = warpgroup == 0 ? WARPGROUPS - 1 : warpgroup - 1, end = 0;
     for (int count = 0;; count++) {
         mbarrier_wait(KV_FULL, (uint32_t)count & 1);
         const int steps = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
@@ -131,8 +139,8 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
         end += steps;
         mbarrier_arrive(KV_EMPTY);
         MXA_NO_UNROLL
-        for (; step < end; step += 2) {
-            mbarrier_wait(DQ_FULL(warpgroup), (uint32_t)step >> 1 & 1);
+        for (; step < end; step += WARPGROUPS, round ^= 1) {
+            mbarrier_wait(DQ_FULL(warpgroup), round);
             if (params->order) {
                 BACKWARD(acquire)(params, STEP_AT(step));
             }

@@ -9,12 +9,19 @@
 #include "cuda/dev/map.h"
 
 enum {
-    MXA_BACKWARD_TILE_Q = 64,  /* queries of a step */
-    MXA_BACKWARD_TILE_K = 128, /* keys of a CTA's tile */
-    MXA_BACKWARD_GROUP = 32,   /* tokens that share exponents */
+    MXA_BACKWARD_TILE_Q = 64, /* queries of a step */
+    MXA_BACKWARD_KEYS = 64,   /* keys of a warpgroup: a CTA's tile has 128, or 192 */
+    MXA_BACKWARD_GROUP = 32,  /* tokens that share exponents */
     /* LSE in log2 units beyond which FP32 holds its fraction too coarsely: 2^-10 and more. */
     MXA_BACKWARD_FAR = 1 << 14
 };
+
+/* Consumer warpgroups of a main kernel. */
+#define MXA_BACKWARD_WARPGROUPS(head_dim, softcap) ((head_dim) == 64 && !(softcap) ? 3 : 2)
+
+/* Shared memory of a main kernel of `w` of them: operands and staging, dS, the rest. */
+#define MXA_BACKWARD_SHARED(d, w)                                                                  \
+    ((448 * (w) + 768) * (d) + 4096 * (w) * (w) + 32 * (w) + 2528 + ((d) == 128 ? 0 : 1008))
 
 /* A query tile's record. M and D are FP32 of its 64 queries, sorted for threads that hold columns
  * 8*j + 2*c + e: float 2*j + e of row c (144 bytes from row to row: no bank is hit twice). In the
@@ -48,14 +55,15 @@ typedef struct mxa_backward_key_record {
  *   k, v      E4M3 [kv_head][k_row + s][D]
  *   q_t       E4M3 [head][tile][D][64]: transposed, tokens permuted in each 16 (slot 4c+b holds
  *   dout_t    token 8*(b>>1) + 2c + (b&1)), rows of 64 bytes swizzled as shared memory holds them
- *   k_t       E4M3 [kv_head][k_row/128][D][128]: slot 16w + 2g + h holds key 16w + g + 8h; rows of
- *             128 bytes, swizzled
+ *   k_t       E4M3 [kv_head][k_row/64][D][64]: slot 16w + 2g + h holds key 16w + g + 8h; rows of
+ *             64 bytes, swizzled
  *   dq        FP16 or FP32 [head][tile][warp 4][i][lane 32][16 bytes], accumulator order
  * What the payloads stand for: docs/kernels.md, Hopper backward. */
 typedef struct mxa_backward_params {
     mxa_device_map q_map, dout_map, k_map, v_map;
     mxa_gpu_batch batch; /* tiles: of keys; tiles_per_sequence: of keys */
     mxa_global q_t, dout_t, k_t;
+    mxa_global zeros;       /* a block of k_t beyond a sequence's end */
     mxa_global q_records;   /* [head][tile] */
     mxa_global row_factors; /* FP32 [head][64*tile + s], where a tile is far: 2^(score - M) to P */
     mxa_global k_records;   /* [kv_head][k_row/32] */

@@ -125,12 +125,11 @@ MXA_DEVICE mxa_shared backward_word(mxa_shared at, int words, int d, int word)
 /* Bytes of such a tile. */
 #define BACKWARD_TURN_BYTES(words, dims) (4 * (((words) + 1) * (dims) + 2 * ((dims) / 32)))
 
-/* Unit `unit` (16 bytes) of a turned tile as the main kernel's shared memory holds it: rows of
- * 4 * words bytes, swizzled. */
-MXA_DEVICE mxa_u32x4 backward_unit(mxa_shared at, int words, int unit)
+/* Unit `unit` (16 bytes) of a turned tile as the main kernel's shared memory holds it: blocks of 64
+ * tokens, each [dims] rows of 64 bytes, swizzled. */
+MXA_DEVICE mxa_u32x4 backward_unit(mxa_shared at, int words, int dims, int unit)
 {
-    int units = words / 4, d = unit / units;
-    int chunk = (unit % units) ^ (words == 32 ? d & 7 : d >> 1 & 3);
+    const int d = unit / 4 % dims, chunk = unit / (4 * dims) * 4 + ((unit ^ d >> 1) & 3);
     mxa_u32x4 v;
     v.x = dev_load_shared_u32(backward_word(at, words, d, 4 * chunk));
     v.y = dev_load_shared_u32(backward_word(at, words, d, 4 * chunk + 1));

@@ -71,6 +71,7 @@ typedef struct mxa_backward_prepare_params {
     mxa_global q_t, dout_t, k_t, q_records, backward_k_records;
     mxa_global dq, order; /* cleared; order may be 0 */
     mxa_global taken;     /* cleared */
+    mxa_global zeros;     /* cleared: a block of k_t */
     /* Last. */
     mxa_global dq_out, dsink;
     int64_t dq_batch, dq_token, dq_head;

@@ -18,8 +18,8 @@ enum {
     BACKWARD_TILE_PLACE = 16,   /* kv_head, k_row, k_outer, k_first */
     BACKWARD_TILE_QUERIES = 32, /* q_row, q_tile, q_used, diagonal */
     BACKWARD_TILE_RANGE = 48,   /* step_first, step_end, dV's factor, whether a mean is used */
-    BACKWARD_TILE_KEYS = 64,    /* mxa_backward_key_record of its four groups */
-    BACKWARD_TILE_BYTES = 128
+    BACKWARD_TILE_KEYS = 64,    /* mxa_backward_key_record of its groups, at most six */
+    BACKWARD_TILE_BYTES = 160
 };
 
 /* A step's word in shared memory: four integers. */
@@ -66,8 +66,8 @@ MXA_DEVICE int backward_tile_take(const mxa_backward_params *params)
  * diagonal the first keys are seen by most queries and go first; in order, a tile waits for the one
  * before, better of an earlier round. Of too many pairs, queries and dQ would not stay in L2 until
  * the next tile of keys reads them. */
-MXA_DEVICE void backward_tile_place(const mxa_backward_params *params, int index, int *sequence,
-                                    int *kv_head, int *first)
+MXA_DEVICE void backward_tile_place(const mxa_backward_params *params, int tile_k, int index,
+                                    int *sequence, int *kv_head, int *first)
 {
     const mxa_gpu_batch *batch = &params->batch;
     const int kv_heads = params->heads / params->group, pairs = batch->batch * kv_heads;
@@ -75,17 +75,17 @@ MXA_DEVICE void backward_tile_place(const mxa_backward_params *params, int index
     const int rest = pairs - part * params->together, in_part = index - part * each;
     const int width = rest < params->together ? rest : params->together;
     const int pair = part * params->together + in_part % width;
-    *first = in_part / width * MXA_BACKWARD_TILE_K;
+    *first = in_part / width * tile_k;
     *sequence = pair / kv_heads;
     *kv_head = pair % kv_heads;
 }
 
 /* Writes step_first and step_end, the query tiles that see some key of the tile from `first` on,
  * and how many steps the tile has. */
-MXA_DEVICE void backward_tile_write_steps(const mxa_backward_params *params, int first, int q_used,
-                                          int k_used, int diagonal, mxa_shared at)
+MXA_DEVICE void backward_tile_write_steps(const mxa_backward_params *params, int tile_k, int first,
+                                          int q_used, int k_used, int diagonal, mxa_shared at)
 {
-    const int last_key = backward_min(first + MXA_BACKWARD_TILE_K, k_used) - 1;
+    const int last_key = backward_min(first + tile_k, k_used) - 1;
     const int low =
         params->window_right < 0 ? 0 : backward_max(0, first - diagonal - params->window_right);
     const int high = params->window_left < 0
@@ -99,14 +99,15 @@ MXA_DEVICE void backward_tile_write_steps(const mxa_backward_params *params, int
                          (uint32_t)((step_end - step_first) * params->group));
 }
 
-/* Writes tile `index` of the list to shared memory. WHY a value at a time: the producer has few
- * registers. */
-MXA_DEVICE void backward_tile_find(const mxa_backward_params *params, int index, mxa_shared at)
+/* Writes tile `index` of the list, `tile_k` keys, to shared memory. WHY a value at a time: the
+ * producer has few registers. */
+MXA_DEVICE void backward_tile_find(const mxa_backward_params *params, int tile_k, int index,
+                                   mxa_shared at)
 {
     const mxa_gpu_batch *batch = &params->batch;
     int sequence, kv_head, first, q_used = batch->seqlen_q, k_used = batch->seqlen_k;
     if (batch->tiles == 0) {
-        backward_tile_place(params, index, &sequence, &kv_head, &first);
+        backward_tile_place(params, tile_k, index, &sequence, &kv_head, &first);
     } else {
         const mxa_u32x4 tile = dev_load_global_u32x4(batch->tiles + 16 * (uint64_t)index);
         sequence = (int)tile.x;
@@ -137,7 +138,7 @@ MXA_DEVICE void backward_tile_find(const mxa_backward_params *params, int index,
     const int diagonal = params->top_left ? 0 : k_used - q_used;
     dev_store_shared_u32(at + BACKWARD_TILE_STEPS + 8, (uint32_t)k_used);
     dev_store_shared_u32x2(at + BACKWARD_TILE_QUERIES + 8, (uint32_t)q_used, (uint32_t)diagonal);
-    backward_tile_write_steps(params, first, q_used, k_used, diagonal, at);
+    backward_tile_write_steps(params, tile_k, first, q_used, k_used, diagonal, at);
 }
 
 /* What consumers need of the tile's head besides. */
@@ -156,16 +157,16 @@ MXA_DEVICE void backward_tile_write_factors(const mxa_backward_params *params, m
                            dev_load_global_u32(params->dv_factor + 4 * pair), means);
 }
 
-/* BACKWARD_MASKED unless all 64 queries of step `j` see all 128 keys. */
-MXA_DEVICE int backward_masked(const mxa_backward_params *params, mxa_shared at, int j)
+/* BACKWARD_MASKED unless all 64 queries of step `j` see all `tile_k` keys. */
+MXA_DEVICE int backward_masked(const mxa_backward_params *params, int tile_k, mxa_shared at, int j)
 {
     mxa_u32x4 counts = dev_load_shared_u32x4(at + BACKWARD_TILE_STEPS);
     mxa_u32x4 queries = dev_load_shared_u32x4(at + BACKWARD_TILE_QUERIES);
     /* The first query's offset to the first key, in keys from the diagonal. */
     int query = j * MXA_BACKWARD_TILE_Q, offset = (int)counts.y - (int)queries.w - query;
-    int whole = query + MXA_BACKWARD_TILE_Q <= (int)queries.z &&
-                (int)(counts.y + MXA_BACKWARD_TILE_K) <= (int)counts.z;
-    if (params->window_right >= 0 && offset + MXA_BACKWARD_TILE_K - 1 > params->window_right) {
+    int whole =
+        query + MXA_BACKWARD_TILE_Q <= (int)queries.z && (int)counts.y + tile_k <= (int)counts.z;
+    if (params->window_right >= 0 && offset + tile_k - 1 > params->window_right) {
         whole = 0;
     }
     if (params->window_left >= 0 && MXA_BACKWARD_TILE_Q - 1 - offset > params->window_left) {
@@ -175,10 +176,10 @@ MXA_DEVICE int backward_masked(const mxa_backward_params *params, mxa_shared at,
 }
 
 /* The words of step `j`, of head `head` of the group, of the tile at `at`. */
-MXA_DEVICE void backward_step_write(const mxa_backward_params *params, mxa_shared at, int head,
-                                    int j, mxa_shared to)
+MXA_DEVICE void backward_step_write(const mxa_backward_params *params, int tile_k, mxa_shared at,
+                                    int head, int j, mxa_shared to)
 {
-    int flags = backward_masked(params, at, j) | head * BACKWARD_HEAD;
+    int flags = backward_masked(params, tile_k, at, j) | head * BACKWARD_HEAD;
     mxa_u32x4 counts = dev_load_shared_u32x4(at + BACKWARD_TILE_STEPS);
     mxa_u32x4 queries = dev_load_shared_u32x4(at + BACKWARD_TILE_QUERIES);
     int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
@@ -197,7 +198,7 @@ MXA_DEVICE void backward_step_write(const mxa_backward_params *params, mxa_share
     }
     dev_store_shared_u32x2(to, (uint32_t)block, (uint32_t)(first - (int)queries.w - query));
     dev_store_shared_u32x2(to + BACKWARD_STEP_FLAGS, (uint32_t)flags,
-                           (uint32_t)(first / MXA_BACKWARD_TILE_K - low / MXA_BACKWARD_TILE_K));
+                           (uint32_t)(first / tile_k - low / tile_k));
 }
 
 /* The bits of queries below `end`: bit 2*j + e is query 8*j + 2*c + e of the step. */

@@ -18,7 +18,7 @@
 #include "cuda/sm90/backward_place.h"
 #include "cuda/sm90/prepare_fold.h"
 
-enum { FACTOR_THREADS = 256, AT_REDUCE = 0, AT_SUMS = 256, AT_TILE = 0 };
+enum { FACTOR_THREADS = 256, TILE_KEYS = 128, AT_REDUCE = 0, AT_SUMS = 256, AT_TILE = 0 };
 enum {
     COPY_MOST_LOG2 = 4, /* q's and k's copies are at most 15: four binades up is within E4M3 */
     RANGE_LOG2 = 40     /* exponents further below the largest are held there */
@@ -411,7 +411,8 @@ MXA_DEVICE void turn(mxa_shared tile, int words, int d, int word, uint32_t order
 MXA_DEVICE void write_turned(mxa_shared tile, int words, int head_dim, mxa_global to)
 {
     for (int unit = dev_thread(); unit < head_dim * words / 4; unit += dev_threads()) {
-        dev_store_global_u32x4(to + 16 * (uint64_t)unit, backward_unit(tile, words, unit));
+        dev_store_global_u32x4(to + 16 * (uint64_t)unit,
+                               backward_unit(tile, words, head_dim, unit));
     }
 }
 
@@ -604,7 +605,7 @@ MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shar
         const int row[4] = {first, first + 1, first + 8, first + 9};
         read_codes(params->k +
                        (uint64_t)((head * params->k_rows + 128 * (int64_t)tile) * stride + d),
-                   stride, row, d < params->head_dim ? MXA_BACKWARD_TILE_K : 0, x[i]);
+                   stride, row, d < params->head_dim ? TILE_KEYS : 0, x[i]);
     }
     read_factors(params, place.sequence, head, &f);
     MXA_UNROLL
@@ -646,8 +647,14 @@ MXA_DEVICE void backward_tiles(const mxa_backward_prepare_params *params, int he
         return;
     }
     const int y = dev_block_y();
-    if (dev_block_x() == 0 && y == 0 && dev_thread() == 0) {
-        dev_store_global_u32(params->taken, 0);
+    if (dev_block_x() == 0 && y == 0) {
+        const mxa_u32x4 zero = {0, 0, 0, 0};
+        for (int i = dev_thread(); i < MXA_BACKWARD_KEYS * head_dim / 16; i += dev_threads()) {
+            dev_store_global_u32x4(params->zeros + 16 * (uint64_t)i, zero);
+        }
+        if (dev_thread() == 0) {
+            dev_store_global_u32(params->taken, 0);
+        }
     }
     if (y < params->heads) {
         if (dev_block_x() < params->q_tiles_most) {
