@@ -221,11 +221,18 @@ static int64_t scatter_tokens(const scales_job *job, const mxa_block_at *at, int
     const int64_t row = call->from.stride_row, units = call->heads * columns;
     const walk from = walk_of(&call->from, MXATTN_HDIM, at);
     const walk to = walk_of(&call->to, MXATTN_HDIM, at);
+    uint8_t *head = to.data;
+    int64_t column = 0; /* not by dividing: eight divisions for each four units */
     for (int64_t u = 0; u + UNITS <= units; u += UNITS) {
         const uint8_t *source = from.data + u * width;
         uint8_t *unit[UNITS];
-        for (int64_t i = 0; i < UNITS; i++)
-            unit[i] = to.data + (u + i) / columns * to.head + (u + i) % columns * to.column;
+        for (int64_t i = 0; i < UNITS; i++) {
+            unit[i] = head + column * to.column;
+            if (++column == columns) {
+                column = 0;
+                head += to.head;
+            }
+        }
         /* Rows of the next tiles: the four calls that share their lines ask for each once. */
         const int64_t ahead = (AHEAD_ROWS + u / UNITS % UNITS) * row;
         mxa_units_of_tokens(unit, source, row, width, ahead, job->stream);
