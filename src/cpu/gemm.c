@@ -21,10 +21,9 @@
 #include <string.h>
 
 enum {
-    COLUMNS = 384, /* of C at once: a multiple of 128, with 64 and 128 to a head whole heads */
-    /* WHY two ranges of columns to a task at least: each task decodes its rows of A anew. */
-    TASKS_WANTED = 16,
-    PIECE_K = 128, /* of B decoded at once */
+    COLUMNS = 384,   /* of C at once: a multiple of 128, with 64 and 128 to a head whole heads */
+    RANGE_COST = 24, /* of one range of columns, where decoding the rows of A costs 1 */
+    PIECE_K = 128,   /* of B decoded at once */
     ALIGNMENT = 256
 };
 
@@ -60,6 +59,7 @@ typedef struct gemm_job {
     mxa_sequence *table_c;
     row_group *groups;
     int64_t group_count, column_groups;
+    int64_t group_rows; /* at most */
     sizes size;
     char *panels, *scratch;
 } gemm_job;
@@ -111,7 +111,7 @@ static sizes sizes_of(const mxa_gemm_call *call, const mxa_gemm_kernel *kernel)
     s.panel_bytes = (int64_t)MXA_GEMM_K / kernel->depth * kernel->panel * word;
     s.part_bytes = (int64_t)MXA_GEMM_ROWS * MXA_GEMM_STRIDE / kernel->depth * word;
     s.c_row = mxa_round_up(s.columns + 2 * kernel->panel, 32) + MXA_GEMM_PAD;
-    s.groups_most = call->m / 48 + call->batch_c.batch + 2;
+    s.groups_most = call->m / (MXA_BLOCK / 2) + call->batch_c.batch + 2;
     s.values_bytes = (int64_t)MXA_GEMM_K * (MXA_GEMM_ROWS + MXA_GEMM_PAD) * word;
     if (s.values_bytes < MXA_BLOCK * s.c_row * word)
         s.values_bytes = MXA_BLOCK * s.c_row * word;
@@ -170,7 +170,27 @@ int64_t mxa_cpu_gemm_workspace(const mxattn_context *context, const mxa_gemm_cal
     return count.used;
 }
 
-/* Consecutive blocks of tokens while they fit MXA_GEMM_ROWS rows. */
+/* How C is cut into tasks: rows of a group, and groups of columns. Chosen for the least time of the
+ * worker who gets most; no bit of C depends on it. */
+static void choose_tasks(gemm_job *job, int64_t workers, int64_t ranges)
+{
+    int64_t least = INT64_MAX;
+    for (int64_t rows = MXA_GEMM_ROWS; rows >= MXA_GEMM_ROWS / 2; rows -= MXA_BLOCK) {
+        const int64_t groups = (job->call->m + rows - 1) / rows, tiled = mxa_round_up(rows, 6);
+        for (int64_t columns = 1; columns <= ranges; columns++) {
+            const int64_t turns = (groups * columns + workers - 1) / workers;
+            const int64_t cost =
+                turns * tiled * (RANGE_COST * ((ranges + columns - 1) / columns) + 1);
+            if (cost < least) {
+                least = cost;
+                job->group_rows = rows;
+                job->column_groups = columns;
+            }
+        }
+    }
+}
+
+/* Consecutive blocks of tokens while they fit. */
 static void make_groups(gemm_job *job)
 {
     const mxa_gemm_call *call = job->call;
@@ -179,7 +199,7 @@ static void make_groups(gemm_job *job)
         const mxa_sequence *seq = &job->table_c[b];
         for (int64_t s = 0; s < seq->length; s += MXA_BLOCK) {
             const int64_t end = seq->first + smaller(s + MXA_BLOCK, seq->length);
-            if (!group || end - group->row > MXA_GEMM_ROWS) {
+            if (!group || end - group->row > job->group_rows) {
                 group = &job->groups[job->group_count++];
                 *group = (row_group){seq->first + s, end, b, s / MXA_BLOCK};
             }
@@ -407,6 +427,7 @@ mxattn_status mxa_cpu_gemm_quantize(const mxattn_context *context, const mxa_gem
     mxa_sequence_table(&call->batch_a, job.a.table);
     mxa_sequence_table(&call->batch_b, job.b.table);
     mxa_sequence_table(&call->batch_c, job.activated.table);
+    choose_tasks(&job, mxa_parallel_workers(context), ranges);
     make_groups(&job);
     if (mxa_dtype_is_fp8(call->c.tags.dtype)) {
         const mxa_quantize_call begin = {.quantized = call->c, .batch = call->batch_c};
@@ -421,9 +442,6 @@ mxattn_status mxa_cpu_gemm_quantize(const mxattn_context *context, const mxa_gem
                (size_t)((call->m - first) * call->norm_heads) * sizeof(float));
     }
     mxa_parallel_for(context, (call->n + MXA_BLOCK - 1) / MXA_BLOCK * job.size.parts, load_b, &job);
-    job.column_groups =
-        job.group_count ? (TASKS_WANTED + job.group_count - 1) / job.group_count : 1;
-    job.column_groups = smaller(job.column_groups, ranges > 1 ? ranges / 2 : 1);
     mxa_parallel_for(context, job.group_count * job.column_groups, run_task, &job);
     return MXATTN_OK;
 }
