@@ -7,7 +7,7 @@ BUILD := build/release
 PYTHON ?= python3
 SEEDS ?= 200
 
-.PHONY: build cubins help test test-torch test-jax test-embeddings test-pythons demo demo-all bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
+.PHONY: build cubins help test test-torch test-jax test-embeddings test-pythons demo demo-all demo-recommend bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -38,6 +38,9 @@ demo: build ## trains a small language model with float32 and with MXFP8 attenti
 
 demo-all: build ## the same three times: float32, MXFP8 attention, every activation in MXFP8
 	@examples/train_lm/demo.sh $(BUILD) float32,mxfp8,mxfp8-all
+
+demo-recommend: build ## a sequence recommender, no causal mask, three times as demo-all
+	@$(BUILD)/train_lm --task recommend --attention float32,mxfp8,mxfp8-all --out build/demo-recommend
 
 emulate: build ## the Blackwell forward on the emulator under SEEDS schedules of each case (default 200)
 	@$(BUILD)/tests/emu_test_sm100_forward $(SEEDS)

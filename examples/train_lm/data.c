@@ -169,13 +169,13 @@ int batch_append(batch *b, const int *input, const int *target, int length)
     return 1;
 }
 
-/* A fifth of the tokens hidden, one at least. */
+/* Three tokens in ten hidden, one at least. */
 static void hide(const text *t, passage p, random_state *random, int *input, int *target)
 {
     const int always = random_below(random, p.length);
     for (int i = 0; i < p.length; i++) {
         const int token = t->tokens[p.start + i];
-        const int hides = random_uniform(random) < 0.2 || i == always;
+        const int hides = random_uniform(random) < 0.3 || i == always;
         input[i] = hides ? t->hidden : token;
         target[i] = hides ? token : -1;
     }

@@ -1,11 +1,11 @@
 /* histories.c: made-up histories of what users chose, for a sequence recommender.
  *
- * 96 items in 6 kinds. A user has a taste for two kinds. Each choice is, seven times in ten,
+ * 48 items in 6 kinds. A user has a taste for two kinds. Each choice is, seven times in ten,
  * what usually follows the one before (a fixed successor within the kind), else an item of the kind
  * at hand, popular ones more often; now and then the user turns to the other kind. Lengths have a
- * long tail: a log-normal with median 24, from 4 to 512. One history in 50 is kept for validation.
+ * long tail: a log-normal with median 24, from 4 to 512. One history in 140 is kept for validation.
  *
- * The network sees a history with a fifth of its items hidden and says what they are: both
+ * The network sees a history with three items in ten hidden and says what they are: both
  * neighbours tell, so attention looks both ways. No network can do better than the probabilities
  * of the hidden items given the others, which the forward and backward recursions of a hidden
  * Markov model give exactly: histories_floor().
@@ -18,10 +18,10 @@
 #include <string.h>
 
 enum {
-    USERS = 20000, /* a training of 600 steps sees each history once at most */
-    KEPT_EVERY = 50,
+    USERS = 70000, /* the default training sees each history once at most */
+    KEPT_EVERY = 140,
     KINDS = 6,
-    KIND_ITEMS = 16,
+    KIND_ITEMS = 8,
     ITEMS = KINDS * KIND_ITEMS,
     START = ITEMS,
     HIDDEN
@@ -98,15 +98,19 @@ text *histories_create(uint64_t seed)
     const catalogue c = catalogue_create(&random);
     t->vocabulary = HIDDEN + 1;
     t->hidden = HIDDEN;
-    t->tokens = allocate((size_t)USERS * (MAX_PASSAGE + 1) * sizeof(int));
+    int *lengths = allocate(USERS * sizeof(int)), tokens = USERS;
+    for (int user = 0; user < USERS; user++)
+        tokens += lengths[user] = history_length(&random);
+    t->tokens = allocate((size_t)tokens * sizeof(int));
     for (int user = 0; user < USERS; user++) {
-        const int length = history_length(&random);
+        const int length = lengths[user];
         passage_list *list = user % KEPT_EVERY == KEPT_EVERY / 2 ? &t->validation : &t->train;
         t->tokens[t->count++] = START;
         write_history(t->tokens + t->count, length, &c, &random);
         passages_add(list, t->count, length);
         t->count += length;
     }
+    free(lengths);
     return t;
 }
 

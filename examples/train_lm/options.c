@@ -25,11 +25,11 @@ static const char help[] =
     "  --variant NAME     of MXFP8: floor (scales rounded down), fp16-dq (dQ summed in FP16 times\n"
     "                     2^12), pairs (mxfp8 alone: q, k, v in 1x32 and 32x1 blocks); see\n"
     "                     docs/numerics.md (default none)\n"
-    "  --steps N          optimizer steps of each training (default 600)\n"
+    "  --steps N          optimizer steps of each training (default 600; recommend 2400)\n"
     "  --batch-tokens N   most tokens of a step (default 1024)\n"
     "  --width N          of the network, a multiple of 64, the head size (default 128)\n"
-    "  --layers N         (default 4)\n"
-    "  --learning-rate X  at its peak (default 0.003)\n"
+    "  --layers N         (default 4; recommend 2)\n"
+    "  --learning-rate X  at its peak (default 0.003; recommend 0.012)\n"
     "  --seed N           (default 1)\n"
     "  --threads N        (default 0: as many as processors)\n"
     "  --text FILE        a verse a line, empty line between chapters (default\n"
@@ -118,6 +118,14 @@ static mxfp8_variant read_variant(const char *value)
     return VARIANT_NONE;
 }
 
+/* What was not given and depends on the task. */
+static void complete(options *o)
+{
+    o->steps = o->steps ? o->steps : o->recommend ? 2400 : 600;
+    o->layers = o->layers ? o->layers : o->recommend ? 2 : 4;
+    o->learning_rate = o->learning_rate > 0.0 ? o->learning_rate : o->recommend ? 0.012 : 0.003;
+}
+
 /* What no single option can say. */
 static void check_together(const options *o)
 {
@@ -145,12 +153,9 @@ options options_read(int argc, char **argv)
                                           {NULL, 0, NULL, 0}};
     options o = {.runs = {ATTENTION_FLOAT32, ATTENTION_MXFP8},
                  .run_count = 2,
-                 .steps = 600,
                  .batch_tokens = 1024,
                  .width = 128,
-                 .layers = 4,
                  .seed = 1,
-                 .learning_rate = 0.003,
                  .text = "examples/data/kjv.txt",
                  .out = "build/demo",
                  .backend = "auto"};
@@ -195,6 +200,7 @@ options options_read(int argc, char **argv)
                 argv[optind]);
         exit(2);
     }
+    complete(&o);
     check_together(&o);
     return o;
 }

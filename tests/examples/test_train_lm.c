@@ -470,7 +470,7 @@ static void test_histories(void)
         hidden += targets;
         tokens += b.sequences.tokens;
     }
-    CHECK(hidden > tokens / 6 && hidden < tokens / 4, "%d of %d are hidden", hidden, tokens);
+    CHECK(hidden > tokens / 4 && hidden < 2 * tokens / 5, "%d of %d are hidden", hidden, tokens);
     batch again = batch_create(1024);
     validation_fill(t, &b, 0);
     validation_fill(t, &again, 0);
@@ -482,12 +482,14 @@ static void test_histories(void)
     text_destroy(t);
 }
 
+enum { ITEMS = 48 };
+
 /* Of all items of a history of a user of two tastes, by what histories.c says of them; successor is
  * read off the histories. Sums over every way in which the user may have turned. */
 static double history_probability(const int *items, int length, const int *successor, int first,
                                   int second)
 {
-    enum { KIND_ITEMS = 16 };
+    enum { KIND_ITEMS = 8 };
     const int taste[2] = {first, second};
     double sum = 0.0;
     for (int turns = 0; turns < 1 << length; turns++) { /* bit i: turns before choice i */
@@ -497,7 +499,7 @@ static double history_probability(const int *items, int length, const int *succe
             const int turn = turns >> i & 1, place = items[i] % KIND_ITEMS;
             which ^= turn;
             const int fits = items[i] / KIND_ITEMS == taste[which];
-            const double popular = fits ? log((place + 2.0) / (place + 1.0)) / log(17.0) : 0.0;
+            const double popular = fits ? log((place + 2.0) / (place + 1.0)) / log(9.0) : 0.0;
             const int anew = turn || i == 0;
             product *= turn ? 0.05 : 0.95;
             product *= anew ? popular : 0.3 * popular + 0.7 * (successor[items[i - 1]] == items[i]);
@@ -516,27 +518,27 @@ static double histories_probability(const int *items, int length, const int *suc
 }
 
 /* What follows each item most often. */
-static void read_successors(const text *t, int successor[96])
+static void read_successors(const text *t, int successor[ITEMS])
 {
-    int *counts = allocate_zero(96 * 96 * sizeof(int));
+    int *counts = allocate_zero(ITEMS * ITEMS * sizeof(int));
     for (int i = 1; i < t->count; i++)
-        if (t->tokens[i - 1] < 96 && t->tokens[i] < 96)
-            counts[t->tokens[i - 1] * 96 + t->tokens[i]]++;
-    for (int a = 0; a < 96; a++) {
+        if (t->tokens[i - 1] < ITEMS && t->tokens[i] < ITEMS)
+            counts[t->tokens[i - 1] * ITEMS + t->tokens[i]]++;
+    for (int a = 0; a < ITEMS; a++) {
         successor[a] = 0;
-        for (int b = 1; b < 96; b++)
-            if (counts[a * 96 + b] > counts[a * 96 + successor[a]])
+        for (int b = 1; b < ITEMS; b++)
+            if (counts[a * ITEMS + b] > counts[a * ITEMS + successor[a]])
                 successor[a] = b;
     }
     free(counts);
 }
 
-/* The floor of single short histories with two items hidden, by trying all 96 x 96. */
+/* The floor of single short histories with two items hidden, by trying all 48 x 48. */
 static void test_floor(void)
 {
     text *t = histories_create(3);
     const passage_list all = t->validation;
-    int successor[96], checked = 0;
+    int successor[ITEMS], checked = 0;
     read_successors(t, successor);
     for (int n = 0; n < all.count && checked < 6; n++) {
         const passage p = all.list[n];
@@ -549,8 +551,8 @@ static void test_floor(void)
         if (p.length > 7 || hidden != 2)
             continue;
         double sum = 0.0, right[2] = {0.0, 0.0};
-        for (int items = 0; items < 96 * 96; items++) {
-            const int tried[2] = {items / 96, items % 96};
+        for (int items = 0; items < ITEMS * ITEMS; items++) {
+            const int tried[2] = {items / ITEMS, items % ITEMS};
             input[at[0]] = tried[0];
             input[at[1]] = tried[1];
             const double probability = histories_probability(input, p.length, successor);

@@ -78,11 +78,11 @@ def test_bytes_kept_at_the_demos_size(tmp_path, text):
 
 
 def test_recommender_sees_both_ways(tmp_path, text):
-    result = train(tmp_path, text, "--steps", "3", "--task", "recommend", "--attention", "float32,mxfp8,mxfp8-all")
+    result = train(tmp_path, text, "--steps", "2", "--learning-rate", "0.003", "--task", "recommend", "--attention", "float32,mxfp8,mxfp8-all")
     assert result.returncode == 0, result.stderr
     line = re.search(r"^val_loss_all float32=(\S+) mxfp8=(\S+) mxfp8_all=(\S+)$", result.stdout, re.MULTILINE)
     float32, mxfp8, mxfp8_all = map(float, line.groups())
-    assert float32 < 4.58 and abs(mxfp8 / float32 - 1) < 0.03 and abs(mxfp8_all / float32 - 1) < 0.03
+    assert float32 < 3.91 and abs(mxfp8 / float32 - 1) < 0.03 and abs(mxfp8_all / float32 - 1) < 0.03
     least = float(re.search(r"cross entropy (\S+) nats, the least possible", result.stdout).group(1))
     assert 0.5 < least < float32
     assert "histories: " in result.stdout and "_causal" not in result.stdout
