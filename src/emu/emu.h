@@ -177,6 +177,9 @@ struct mxa_emu_thread {
     void *condition_argument;
     const char *condition_name;
     int32_t *phases_seen; /* by mbarrier number */
+    /* For reports: the mbarriers that it last waited for and last arrived on, and their phases. */
+    const struct mxa_emu_mbarrier *waited, *arrived;
+    int32_t waited_phase, arrived_phase;
 };
 
 /* What is switched per launch; mxa_emu_options_init gives the defaults. */

@@ -161,8 +161,12 @@ void mxa_emu_reports_sum(const struct mxa_emu_reports *reports, mxa_emu_result *
 char *mxa_emu_reports_text(const struct mxa_emu_reports *reports);
 void mxa_emu_report_deadlock(void);
 const char *mxa_emu_kind_name(int kind);
+/* A thread by its component; NULL: it is a pipe's, or nobody's. */
+mxa_emu_thread *mxa_emu_thread_of(uint32_t component);
 /* "producer, warp 0 lane 3" and a place's name, in `text`. */
 const char *mxa_emu_thread_text(uint32_t thread, char *text, size_t bytes);
+/* The same, with the mbarrier and phase that it last waited for, or (arrived) arrived on. */
+const char *mxa_emu_thread_and_barrier_text(uint32_t thread, int arrived, char *text, size_t bytes);
 const char *mxa_emu_shared_text(uint32_t address, char *text, size_t bytes);
 const char *mxa_emu_tensor_text(const mxa_emu_cta *cta, uint32_t lane, uint32_t column, char *text,
                                 size_t bytes);

@@ -50,6 +50,9 @@ static void take_note(mxa_emu_mbarrier *barrier, uint16_t thread, int kind, mxa_
     arrival->site = site;
     arrival->thread = thread;
     arrival->kind = (uint8_t)kind;
+    mxa_emu_thread *by = mxa_emu_thread_of(thread);
+    by->arrived = barrier;
+    by->arrived_phase = barrier->phase;
 }
 
 /* A phase is complete when all have arrived and all bytes are there. */
@@ -340,6 +343,8 @@ int mxa_emu_mbarrier_try_wait(uint32_t address, uint32_t parity)
     }
     check_phase(barrier, &thread->phases_seen[barrier - thread->cta->barriers->mbarrier], site);
     mxa_emu_acquire(thread, barrier->done_known, barrier->done_proxy);
+    thread->waited = barrier;
+    thread->waited_phase = barrier->phase - 1;
     return 1;
 }
 

@@ -112,7 +112,7 @@ const char *mxa_emu_kind_name(int kind)
     return kind >= 0 && kind < MXA_EMU_KINDS ? names[kind] : "?";
 }
 
-static mxa_emu_thread *thread_of(uint32_t component)
+mxa_emu_thread *mxa_emu_thread_of(uint32_t component)
 {
     const mxa_emu *emu = mxa_emu_now;
     const uint32_t cta = component / (uint32_t)emu->threads;
@@ -123,7 +123,7 @@ static mxa_emu_thread *thread_of(uint32_t component)
 
 const char *mxa_emu_thread_text(uint32_t component, char *text, size_t bytes)
 {
-    const mxa_emu_thread *thread = thread_of(component);
+    const mxa_emu_thread *thread = mxa_emu_thread_of(component);
     if (!thread) {
         (void)snprintf(text, bytes, "no thread");
         return text;
@@ -134,6 +134,22 @@ const char *mxa_emu_thread_text(uint32_t component, char *text, size_t bytes)
     }
     (void)snprintf(text, bytes, "%s%s%swarp %d lane %d", thread->role ? thread->role : "", cta,
                    thread->role || cta[0] ? ", " : "", thread->warp->index, thread->lane);
+    return text;
+}
+
+const char *mxa_emu_thread_and_barrier_text(uint32_t component, int arrived, char *text,
+                                            size_t bytes)
+{
+    const mxa_emu_thread *thread = mxa_emu_thread_of(component);
+    const mxa_emu_mbarrier *barrier = thread ? arrived ? thread->arrived : thread->waited : NULL;
+    char who[96];
+    if (!barrier) {
+        return mxa_emu_thread_text(component, text, bytes);
+    }
+    (void)snprintf(text, bytes, "%s, which last %s %s, phase %d",
+                   mxa_emu_thread_text(component, who, sizeof who),
+                   arrived ? "arrived on" : "waited for", barrier->name,
+                   arrived ? thread->arrived_phase : thread->waited_phase);
     return text;
 }
 
@@ -317,14 +333,14 @@ void mxa_emu_report_deadlock(void)
     reports->errors++;
     reports->hazards |= 1u << 12;
     for (int i = 0; i < all; i++) {
-        const mxa_emu_thread *thread = thread_of((uint32_t)i);
+        const mxa_emu_thread *thread = mxa_emu_thread_of((uint32_t)i);
         int before = 0, count = 0;
         char who[WHO];
         if (thread->state == MXA_EMU_FINISHED) {
             continue;
         }
         for (int j = 0; j < all; j++) {
-            const int alike = waits_alike(thread, thread_of((uint32_t)j));
+            const int alike = waits_alike(thread, mxa_emu_thread_of((uint32_t)j));
             before |= alike && j < i;
             count += alike;
         }

@@ -9,12 +9,13 @@ static void shared_race(int hazard, const char *title, const mxa_emu_access *old
                         const mxa_emu_access *as, uint32_t at, const char *was, const char *now,
                         const char *hint)
 {
-    char place[96], by[96], before[96];
+    char place[96], by[160], before[160];
     mxa_emu_error(hazard, title, as->site, old->site,
                   "%s\n    now: %s (%s) by %s\n    was: %s (%s) by %s\n    hint: %s",
                   mxa_emu_shared_text(at, place, sizeof place), now, mxa_emu_kind_name(as->kind),
-                  mxa_emu_thread_text(as->thread, by, sizeof by), was, mxa_emu_kind_name(old->kind),
-                  mxa_emu_thread_text(old->thread, before, sizeof before), hint);
+                  mxa_emu_thread_and_barrier_text(as->thread, 0, by, sizeof by), was,
+                  mxa_emu_kind_name(old->kind),
+                  mxa_emu_thread_and_barrier_text(old->thread, 1, before, sizeof before), hint);
 }
 
 static void shared_after_write(const mxa_emu_access *old, const mxa_emu_access *as, uint32_t at,
@@ -69,13 +70,14 @@ static void tensor_race(int hazard, const char *title, const mxa_emu_access *old
                         const mxa_emu_access *as, const mxa_emu_cta *cta, uint32_t lane,
                         uint32_t column, const char *was, const char *now, const char *hint)
 {
-    char place[96], by[96], before[96];
+    char place[96], by[160], before[160];
     mxa_emu_error(hazard, title, as->site, old->site,
                   "%s\n    now: %s (%s) by %s\n    was: %s (%s) by %s\n    hint: %s",
                   mxa_emu_tensor_text(cta, lane, column, place, sizeof place), now,
-                  mxa_emu_kind_name(as->kind), mxa_emu_thread_text(as->thread, by, sizeof by), was,
+                  mxa_emu_kind_name(as->kind),
+                  mxa_emu_thread_and_barrier_text(as->thread, 0, by, sizeof by), was,
                   mxa_emu_kind_name(old->kind),
-                  mxa_emu_thread_text(old->thread, before, sizeof before), hint);
+                  mxa_emu_thread_and_barrier_text(old->thread, 1, before, sizeof before), hint);
 }
 
 /* Whether the warp that issued a load or store has waited for it. */

@@ -1,6 +1,8 @@
 /* test_convert.c: the emulator's conversions and arithmetic against src/mx: all codes of narrow
  * types, FP32 at every boundary; and the stated bounds of its approximations.
  *
+ * Argument: "all" converts every FP32 there is (minutes).
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/dev/convert.h"
@@ -16,9 +18,20 @@
 #include <string.h>
 
 /* Every sign, exponent and upper 10 bits of the mantissa, with the lower 13 at and beside what
- * decides a rounding to FP16; coarser types decide in the upper bits. */
-static const uint32_t lower[] = {0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF};
-enum { LOWER = sizeof lower / sizeof lower[0] };
+ * decides a rounding to FP16 (coarser types decide in the upper bits); by an argument, with all of
+ * them. */
+static const uint32_t boundaries[] = {0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF};
+static int all;
+
+static uint32_t lower_count(void)
+{
+    return all ? 1U << 13 : sizeof boundaries / sizeof boundaries[0];
+}
+
+static uint32_t lower(uint32_t i)
+{
+    return all ? i : boundaries[i];
+}
 
 static int is_nan(float x)
 {
@@ -29,8 +42,8 @@ static void from_f32(void)
 {
     mxt_case("from FP32");
     for (uint32_t upper = 0; upper < 1U << 19; upper++) {
-        for (int l = 0; l < LOWER; l++) {
-            const float x = f32_bits(upper << 13 | lower[l]);
+        for (uint32_t l = 0; l < lower_count(); l++) {
+            const float x = f32_bits(upper << 13 | lower(l));
             const uint32_t e4m3 = is_nan(x) ? 0x7F : mxa_e4m3_from_f32(x);
             const uint32_t e5m2 = is_nan(x) ? 0x7F : mxa_e5m2_from_f32(x);
             const uint32_t f16 = is_nan(x) ? 0x7FFF : mxa_f16_from_f32(x);
@@ -74,8 +87,8 @@ static void scales(void)
 {
     mxt_case("E8M0");
     for (uint32_t upper = 0; upper < 1U << 19; upper++) {
-        for (int l = 0; l < LOWER; l++) {
-            const float x = f32_bits(upper << 13 | lower[l]);
+        for (uint32_t l = 0; l < lower_count(); l++) {
+            const float x = f32_bits(upper << 13 | lower(l));
             const double a = fabs((double)x);
             int e;
             const double m = frexp(a, &e); /* a = m * 2^e, 0.5 <= m < 1 */
@@ -100,6 +113,40 @@ static void scales(void)
               code);
         CHECK(pair >> 16 == 0x3F80, "byte %u: high %08x", code, pair);
     }
+}
+
+/* Rounded once, to nearest even: against wider arithmetic, or bits known from the definition. */
+static void arithmetic(void)
+{
+    mxt_random random = {11};
+    mxt_case("arithmetic of one number");
+    for (int round = 0; round < 100000; round++) {
+        const float a = f32_bits((uint32_t)mxt_random_u64(&random) >> 4 & 0xBFFFFFFF);
+        const float b = f32_bits((uint32_t)mxt_random_u64(&random) & 0xBF7FFFFF);
+        const double product = (double)a * (double)b, root = sqrt(fabs((double)b));
+        CHECK(mul_rn(a, b) == (float)product, "%a * %a", (double)a, (double)b);
+        CHECK(sqrt_rn(fabsf(b)) == (float)root, "sqrt %a", (double)b);
+        if (fabsf(b) >= 0x1p-100F && fabsf(b) <= 0x1p100F) {
+            /* A product with the divisor has 48 bits: the quotient's error shows exactly. */
+            const float q = reciprocal_rn(b);
+            const double error = fabs(fma((double)q, (double)b, -1) / (double)b);
+            CHECK(error <= ldexp(0.5, ilogbf(q) - 23), "1 / %a is %a", (double)b, (double)q);
+        }
+        const uint64_t c = mxt_random_u64(&random);
+        const uint32_t x = (uint32_t)c, n = (uint32_t)(c >> 32) % 48;
+        CHECK(shift_left_u32(x, n) == (uint32_t)((uint64_t)x << n), "%08x << %u", x, n);
+        CHECK(f16x2_from_f32x2(a, b) == ((f16x2_from_f32(a) & 0xFFFF) | f16x2_from_f32(b) << 16),
+              "%a, %a to FP16", (double)a, (double)b);
+    }
+    CHECK(add_rn(1, 0x1p-24F) == 1 && add_rn(0x1.000002p0F, 0x1p-24F) == 0x1.000004p0F, "to even");
+    CHECK(add_rn(0x1p-149F, 0x1p-149F) == 0x1p-148F && is_nan(add_rn(INFINITY, -INFINITY)),
+          "subnormals, NaN");
+    CHECK(add_rn_f64(1, 0x1p-53) == 1 && add_rn_f64(1, 0x1.8p-53) == 0x1.0000000000001p0, "FP64");
+    CHECK(mul_rn_f64(0x1.0000000000001p0, 0x1.0000000000001p0) == 0x1.0000000000002p0,
+          "FP64 product");
+    CHECK(fabs(exp_f64(1) / 2.718281828459045 - 1) < 0x1p-51 &&
+              fabs(log_f64(10) / 2.302585092994046 - 1) < 0x1p-51 && exp_f64(-INFINITY) == 0,
+          "e^x, ln x");
 }
 
 __extension__ typedef __int128 wide;
@@ -301,9 +348,11 @@ static void launches(void)
     CHECK(memcmp(results[2], results[4], sizeof results[0]) != 0, "seeds 7 and 8");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    all = argc > 1 && strcmp(argv[1], "all") == 0;
     from_f32();
+    arithmetic();
     from_narrow();
     scales();
     halves();

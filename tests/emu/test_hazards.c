@@ -62,10 +62,14 @@ MXA_KERNEL(h2_copy_not_waited, 32, mxt_emu_params, parameters)
 MXA_KERNEL(h7_refill, 64, mxt_emu_params, parameters)
 {
     const mxa_shared shared = dev_shared(), full = shared + AT_BARRIER, empty = shared + AT_OTHER;
+    dev_role(dev_thread() < 32 ? "load" : "reader");
     if (dev_thread() == 0) {
         mbarrier_init(full, 1);
         mbarrier_init(empty, 1);
         mbarrier_init_fence();
+        dev_barrier(full, "full", 3, "load, TMA", "reader");
+        dev_barrier(empty, "empty", 3, "reader", "load");
+        dev_region(shared + AT_DATA, ROW, "K", 3);
     }
     cta_sync();
     if (dev_thread() == 0) {
@@ -327,7 +331,10 @@ MXA_KERNEL(shared_bounds, 32, mxt_emu_params, parameters)
 static const mxt_emu_case cases[] = {
     CASE(h1_proxy_fence, MXT_H(1), "no proxy fence", 32, 1),
     CASE(h2_copy_not_waited, MXT_H(2), "before its write is complete", 32, 1),
-    CASE(h7_refill, MXT_H(7) | MXT_H(2), NULL, 64, 1),
+    CASE(h7_refill, MXT_H(7) | MXT_H(2),
+         "shared memory K[3] + |(TMA load) by load, warp 0 lane 0|reader, warp 1|"
+         "which last waited for full[3], phase 0|was: test_hazards.c:|at:  test_hazards.c:",
+         64, 1),
     CASE(h10_arrivals, MXT_H(10), "too many arrivals", 32, 1),
     CASE(h11_phase, MXT_H(11), "two or more phases behind", 32, 1),
     CASE(h11_init_fence, MXT_H(11), "fence.mbarrier_init", 32, 1),

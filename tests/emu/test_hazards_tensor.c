@@ -62,6 +62,7 @@ MXA_DEVICE mxa_tmem begin(mxa_shared shared)
         mbarrier_init(shared + AT_DONE, 1);
         mbarrier_init(shared + AT_OTHER, THREADS);
         mbarrier_init_fence();
+        dev_barrier(shared + AT_DONE, "done", 0, "commit", "all");
     }
     if (warp() == 0) {
         tmem_alloc(shared + AT_SLOT, COLUMNS);
@@ -162,6 +163,8 @@ MXA_KERNEL(h4_overwrite, THREADS, mxt_emu_params, parameters)
     const mxa_shared shared = dev_shared();
     const mxa_tmem at = begin(shared);
     uint32_t r[4];
+    dev_role(warp() == 0 ? "scores" : "softmax");
+    dev_tensor_region(at + AT_D, N, "S", 1);
     multiply(shared, at);
     wait_done(shared, 0);
     tmem_load_x4(r, tmem_quarter(at + AT_D, warp()));
@@ -448,7 +451,13 @@ static const mxt_emu_case cases[] = {
     CASE(h2_commit, MXT_H(2)),
     CASE(h2_fence_after, MXT_H(2)),
     {"h3_arrive", &h3_arrive_kernel, 0, MXT_H(3), "wait::ld", THREADS, 1, SHARED, 0},
-    CASE(h4_overwrite, MXT_H(4) | MXT_H(9)), /* the issuing warp's own load, or another's */
+    /* The issuing warp's own load, or another's. */
+    {"h4_overwrite", &h4_overwrite_kernel, MXT_H(4) | MXT_H(9), 0,
+     "tensor memory S[1] + |(column |(tcgen05.mma accumulator) by scores, warp 0 lane 0, which "
+     "last "
+     "waited for done[0], phase 0|was: read (tcgen05.ld) by softmax, warp 1|was: "
+     "test_hazards_tensor.c:|at:  test_hazards_tensor.c:",
+     THREADS, 1, SHARED, 0},
     CASE(h5_store, MXT_H(5)),
     CASE(h5_fence_before, MXT_H(5)),
     CASE(h6_scales, MXT_H(6)),

@@ -58,16 +58,17 @@ static int column_of(int shape, int t, int r)
     }
 }
 
-enum { SHAPES = 7 };
+enum { SHAPES = 11, MOST = 128 };
 
 typedef struct map_params {
-    mxa_global loaded; /* [shape][warp][half][lane t][32]: registers of each shape */
-    mxa_global stored; /* [shape][warp][lane][64]: tensor memory after stores of each shape */
+    mxa_global loaded; /* [shape][warp][half][lane t][MOST]: registers of each shape */
+    mxa_global stored; /* [shape][warp][lane][MOST]: tensor memory after stores of each shape */
 } map_params;
 
 static const struct {
     int shape, registers;
-} shapes[SHAPES] = {{0, 8}, {0, 32}, {1, 16}, {2, 16}, {3, 16}, {3, 32}, {0, 1}};
+} shapes[SHAPES] = {{0, 8}, {0, 32}, {1, 16}, {2, 16}, {3, 16}, {3, 32},
+                    {0, 1}, {0, 2},  {0, 16}, {0, 64}, {0, 128}};
 
 MXA_DEVICE void load_shape(int shape, uint32_t *r, mxa_tmem at)
 {
@@ -90,8 +91,20 @@ MXA_DEVICE void load_shape(int shape, uint32_t *r, mxa_tmem at)
     case 5:
         tmem_load_16x256b_x8(r, at);
         break;
-    default:
+    case 6:
         tmem_load_x1(r, at);
+        break;
+    case 7:
+        tmem_load_x2(r, at);
+        break;
+    case 8:
+        tmem_load_x16(r, at);
+        break;
+    case 9:
+        tmem_load_x64(r, at);
+        break;
+    default:
+        tmem_load_x128(r, at);
         break;
     }
     tmem_wait_load();
@@ -118,8 +131,20 @@ MXA_DEVICE void store_shape(int shape, mxa_tmem at, const uint32_t *r)
     case 5:
         tmem_store_16x256b_x8(at, r);
         break;
-    default:
+    case 6:
         tmem_store_x1(at, r);
+        break;
+    case 7:
+        tmem_store_x2(at, r);
+        break;
+    case 8:
+        tmem_store_x16(at, r);
+        break;
+    case 9:
+        tmem_store_x64(at, r);
+        break;
+    default:
+        tmem_store_x128(at, r);
         break;
     }
     tmem_wait_store();
@@ -128,7 +153,7 @@ MXA_DEVICE void store_shape(int shape, mxa_tmem at, const uint32_t *r)
 /* Lane and column, as a value. */
 MXA_DEVICE void number_columns(mxa_tmem own, int warp)
 {
-    for (uint32_t j = 0; j < 64; j += 4) {
+    for (uint32_t j = 0; j < MOST; j += 4) {
         uint32_t r[4];
         for (uint32_t i = 0; i < 4; i++) {
             r[i] = (uint32_t)(32 * warp + dev_thread() % 32) << 16 | (j + i);
@@ -143,7 +168,7 @@ MXA_KERNEL(tmem_maps, 128, map_params, p)
     const mxa_shared slot = dev_shared();
     const int warp = dev_thread() / 32, t = dev_thread() % 32;
     if (warp == 0) {
-        tmem_alloc(slot, 64);
+        tmem_alloc(slot, MOST);
     }
     tcgen05_fence_before();
     cta_sync();
@@ -153,41 +178,43 @@ MXA_KERNEL(tmem_maps, 128, map_params, p)
         const int halves = shape >= 2 && shape <= 5 ? 2 : 1;
         number_columns(own, warp);
         for (int half = 0; half < halves; half++) {
-            uint32_t r[32];
+            uint32_t r[MOST];
             memset(r, 0xFF, sizeof r);
             load_shape(shape, r, own + ((uint32_t)half << 20));
-            for (int i = 0; i < 32; i++) {
+            for (int i = 0; i < MOST; i++) {
                 dev_store_global_u32(
-                    p.loaded + 4 * (uint64_t)((((shape * 4 + warp) * 2 + half) * 32 + t) * 32 + i),
+                    p.loaded +
+                        4 * (uint64_t)((((shape * 4 + warp) * 2 + half) * 32 + t) * MOST + i),
                     r[i]);
                 r[i] = (uint32_t)(half << 16 | t << 8 | i);
             }
             store_shape(shape, own + ((uint32_t)half << 20), r);
         }
-        for (uint32_t j = 0; j < 64; j += 8) {
+        for (uint32_t j = 0; j < MOST; j += 8) {
             uint32_t r[8];
             tmem_load_x8(r, own + j);
             tmem_wait_load();
             for (uint32_t i = 0; i < 8; i++) {
                 dev_store_global_u32(
-                    p.stored + 4 * ((uint64_t)(((shape * 4 + warp) * 32 + t) * 64) + j + i), r[i]);
+                    p.stored + 4 * ((uint64_t)(((shape * 4 + warp) * 32 + t) * MOST) + j + i),
+                    r[i]);
             }
         }
     }
     tcgen05_fence_before();
     cta_sync();
     if (warp == 0) {
-        tmem_free(all, 64);
+        tmem_free(all, MOST);
     }
 }
 
-static void check_map(int shape, int warp, const uint32_t (*loaded)[32][32],
-                      const uint32_t (*stored)[64])
+static void check_map(int shape, int warp, const uint32_t (*loaded)[32][MOST],
+                      const uint32_t (*stored)[MOST])
 {
     const int halves = shapes[shape].shape ? 2 : 1;
-    uint32_t want[32][64];
+    uint32_t want[32][MOST];
     for (int lane = 0; lane < 32; lane++) {
-        for (int j = 0; j < 64; j++) {
+        for (int j = 0; j < MOST; j++) {
             want[lane][j] = (uint32_t)(32 * warp + lane) << 16 | (uint32_t)j;
         }
     }
@@ -208,7 +235,7 @@ static void check_map(int shape, int warp, const uint32_t (*loaded)[32][32],
 
 static void maps(void)
 {
-    static uint32_t loaded[SHAPES][4][2][32][32], stored[SHAPES][4][32][64];
+    static uint32_t loaded[SHAPES][4][2][32][MOST], stored[SHAPES][4][32][MOST];
     for (uint64_t seed = 1; seed <= 3; seed++) {
         const map_params p = {(mxa_global)(uintptr_t)loaded, (mxa_global)(uintptr_t)stored};
         const int grid[3] = {1, 1, 1};
@@ -222,8 +249,8 @@ static void maps(void)
         mxa_emu_result_free(&result);
         for (int shape = 0; shape < SHAPES; shape++) {
             for (int warp = 0; warp < 4; warp++) {
-                check_map(shape, warp, (const uint32_t(*)[32][32])loaded[shape][warp],
-                          (const uint32_t(*)[64])stored[shape][warp]);
+                check_map(shape, warp, (const uint32_t(*)[32][MOST])loaded[shape][warp],
+                          (const uint32_t(*)[MOST])stored[shape][warp]);
             }
         }
     }

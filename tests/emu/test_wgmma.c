@@ -69,6 +69,7 @@ MXA_DEVICE void product_f16(const params *p, mxa_shared shared)
     }
     wgmma_commit();
     wgmma_wait(0);
+    wgmma_hold_u32(d, 32);
     for (int r = 0; r < 32; r++) {
         dev_store_global_u32(p->d + place(p, r, 1), d[r] & 0xFFFF);
         dev_store_global_u32(p->d + place(p, r, 1) + 4, d[r] >> 16);
@@ -86,9 +87,8 @@ MXA_DEVICE void product_f32(const params *p, mxa_shared shared)
     uint64_t b = wgmma_descriptor(shared + A_BYTES, (uint32_t)p->row_bytes);
     uint64_t b_step = MXA_DESCRIPTOR_K32;
     if (p->bf16) { /* lines of 64 columns; row_bytes / 2 of them, then the next 64 */
-        b = wgmma_descriptor(shared + A_BYTES, 128) & ~((uint64_t)0x3FFF << 16);
-        b |= (uint64_t)(p->row_bytes / 2 * 128 >> 4) << 16;
-        b_step = 16 * 128 >> 4;
+        b = wgmma_descriptor_rows(shared + A_BYTES, (uint32_t)p->row_bytes / 2 * 128);
+        b_step = MXA_DESCRIPTOR_ROWS16;
     }
     wgmma_fence();
     for (int k = 0; k < p->row_bytes / 32; k++, a += MXA_DESCRIPTOR_K32, b += b_step) {
@@ -122,6 +122,7 @@ MXA_DEVICE void product_f32(const params *p, mxa_shared shared)
     }
     wgmma_commit();
     wgmma_wait(0);
+    wgmma_hold_f32(d, p->n / 2);
     for (int r = 0; r < p->n / 2; r++) {
         dev_store_global_f32(p->d + place(p, r, 0), d[r]);
     }

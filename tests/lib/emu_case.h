@@ -22,9 +22,9 @@ enum { MXT_EMU_MEMORY_BYTES = 65536, MXT_EMU_SEEDS = 12 };
 typedef struct mxt_emu_case {
     const char *name;
     const mxa_emu_kernel *kernel;
-    uint32_t hazards; /* bits: one of these is an error of the broken one, under every seed */
-    uint32_t warned;  /* or a warning */
-    const char *word; /* is in the report; NULL: none in particular */
+    uint32_t hazards;  /* bits: one of these is an error of the broken one, under every seed */
+    uint32_t warned;   /* or a warning */
+    const char *words; /* are in the report, with a | between them; NULL: none in particular */
     int threads, blocks;
     uint32_t shared_bytes;
     int strict; /* 1: products of one thread with other accumulators are not in order (H8) */
