@@ -48,6 +48,7 @@ typedef enum mxa_emu_kind {
     MXA_EMU_STORE,      /* tcgen05.st */
     MXA_EMU_ALLOC,      /* tcgen05.alloc's store of the address */
     MXA_EMU_COMMIT,     /* tcgen05.commit: arrives only */
+    MXA_EMU_INVALIDATE, /* mbarrier.inval: the memory is anyone's again */
     MXA_EMU_KINDS
 } mxa_emu_kind;
 

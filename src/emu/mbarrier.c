@@ -152,6 +152,7 @@ void mxa_emu_mbarrier_invalidate(uint32_t address)
         return;
     }
     mxa_emu_access as = mxa_emu_generic(site);
+    as.kind = MXA_EMU_INVALIDATE;
     mxa_emu_check_shared(&as, address, 8, 1);
     for (int i = 0; i < mxa_emu_now->threads; i++) {
         const mxa_emu_thread *thread = &mxa_emu_now->thread->cta->threads[i];

@@ -108,7 +108,8 @@ const char *mxa_emu_kind_name(int kind)
                                                      "tcgen05.ld",
                                                      "tcgen05.st",
                                                      "tcgen05.alloc",
-                                                     "tcgen05.commit"};
+                                                     "tcgen05.commit",
+                                                     "mbarrier.inval"};
     return kind >= 0 && kind < MXA_EMU_KINDS ? names[kind] : "?";
 }
 

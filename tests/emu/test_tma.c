@@ -76,6 +76,28 @@ MXA_KERNEL(store_box, 32, box_params, parameters)
     }
 }
 
+/* A row copied in, and added to global memory as FP32 and as FP16, by two threads at once. */
+MXA_KERNEL(add_row, 32, box_params, parameters)
+{
+    const box_params *p = &parameters;
+    const mxa_shared row = box_base(), barrier = row - AT_BOX + AT_BARRIER;
+    tma_prefetch_map(&p->map); /* a hint; of no map it is an error */
+    if (dev_thread() == 0) {
+        mbarrier_init(barrier, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect(barrier, (uint32_t)p->bytes);
+        bulk_load(row, p->linear, (uint32_t)p->bytes, barrier);
+    }
+    cta_sync();
+    mbarrier_wait(barrier, 0);
+    if (dev_thread() < 2) {
+        bulk_add_f32(p->linear + (uint64_t)p->bytes, row, (uint32_t)p->bytes);
+        bulk_add_f16(p->linear + 2 * (uint64_t)p->bytes, row, (uint32_t)p->bytes);
+        bulk_commit();
+        bulk_wait(0);
+    }
+}
+
 typedef struct box_case {
     int type, element_bytes, swizzle, rank;
     uint64_t size[4];
@@ -235,6 +257,41 @@ static void check_store(const box_case *c, int add, uint64_t seed)
     free(linear);
 }
 
+/* Twice the row, in the element's arithmetic: FP32 flushes subnormals, FP16 keeps them. */
+static void check_additions(void)
+{
+    enum { WORDS = 64 };
+    static uint32_t rows[3][WORDS] __attribute__((aligned(128)));
+    const box_case any = {7, 4, 0, 2, {64, 3, 1, 1}, {64, 1, 1, 1}, {0, 0, 0, 0}};
+    box_params params = {.bytes = WORDS * 4};
+    params.linear = (mxa_global)(uintptr_t)rows;
+    CHECK(encode(&any, rows, &params.map) == 0, "the map is refused");
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        mxt_random random = {seed};
+        mxa_emu_result result;
+        mxt_case("additions, seed %llu", (unsigned long long)seed);
+        memset(rows, 0, sizeof rows);
+        for (int i = 0; i < WORDS; i++) { /* no NaN in either type */
+            rows[0][i] = (uint32_t)mxt_random_u64(&random) & 0xBBFFBBFF;
+        }
+        rows[0][0] = 0x00000003;
+        run(&add_row_kernel, &params, seed, 0, &result);
+        for (int i = 0; i < WORDS; i++) {
+            const uint32_t x = rows[0][i];
+            float a, sum;
+            memcpy(&a, &x, 4);
+            memcpy(&sum, &rows[1][i], 4);
+            CHECK(sum == (x & 0x7F800000 ? 2 * a : 0), "word %d: FP32 %a, of %a", i, (double)sum,
+                  (double)a);
+            for (int half = 0; half < 2; half++) {
+                const float b = mxa_f16_to_f32((uint16_t)(x >> (16 * half)));
+                CHECK((uint16_t)(rows[2][i] >> (16 * half)) == mxa_f16_from_f32(2 * b) || b == 0,
+                      "word %d: FP16 %08x, of %08x", i, rows[2][i], x);
+            }
+        }
+    }
+}
+
 static void refusals(void)
 {
     static const box_case good = {7, 4, 3, 4, {32, 4, 4, 16}, {32, 1, 1, 16}, {0, 0, 0, 0}};
@@ -266,6 +323,8 @@ static void refusals(void)
     params.rank = 4;
     params.map.opaque[0] = 0;
     run(&load_box_kernel, &params, 1, 1, &result); /* no map at all */
+    params.bytes = 128;
+    run(&add_row_kernel, &params, 1, 1, &result);
     mxa_emu_memory_remove(tensor);
     free(tensor);
 }
@@ -283,6 +342,7 @@ int main(void)
             }
         }
     }
+    check_additions();
     refusals();
     return mxt_finish();
 }
