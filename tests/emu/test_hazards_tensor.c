@@ -124,6 +124,30 @@ MXA_KERNEL(h2_commit, THREADS, mxt_emu_params, parameters)
     finish(at);
 }
 
+/* H10, as H2: another thread commits; its commit covers nothing, and D is read too early. */
+MXA_KERNEL(h10_elsewhere, THREADS, mxt_emu_params, parameters)
+{
+    const mxa_shared shared = dev_shared();
+    const mxa_tmem at = begin(shared);
+    uint32_t r[4];
+    if (dev_thread() == 0) {
+        tcgen05_mma_f8_ss(at + AT_D, matrix_a(shared), matrix_b(shared), PLAIN, 0);
+    }
+    if (dev_thread() == (parameters.broken ? 32 : 0)) {
+        tcgen05_commit(shared + AT_DONE);
+    }
+    wait_done(shared, 0);
+    tmem_load_x4(r, tmem_quarter(at + AT_D, warp()));
+    tmem_wait_load();
+    if (parameters.broken && dev_thread() == 0) { /* so that nothing is under way at the end */
+        tcgen05_commit(shared + AT_DONE);
+    }
+    if (parameters.broken) {
+        wait_done(shared, 1);
+    }
+    finish(at);
+}
+
 /* H2: the commit is waited for, the fence after it is not there. */
 MXA_KERNEL(h2_fence_after, THREADS, mxt_emu_params, parameters)
 {
@@ -450,6 +474,7 @@ MXA_KERNEL(h12_store, THREADS, mxt_emu_params, parameters)
 static const mxt_emu_case cases[] = {
     CASE(h2_commit, MXT_H(2)),
     CASE(h2_fence_after, MXT_H(2)),
+    CASE(h10_elsewhere, MXT_H(2)),
     {"h3_arrive", &h3_arrive_kernel, 0, MXT_H(3), "wait::ld", THREADS, 1, SHARED, 0},
     /* The issuing warp's own load, or another's. */
     {"h4_overwrite", &h4_overwrite_kernel, MXT_H(4) | MXT_H(9), 0,

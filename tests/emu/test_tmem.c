@@ -58,7 +58,7 @@ static int column_of(int shape, int t, int r)
     }
 }
 
-enum { SHAPES = 11, MOST = 128 };
+enum { SHAPES = 12, MOST = 128 };
 
 typedef struct map_params {
     mxa_global loaded; /* [shape][warp][half][lane t][MOST]: registers of each shape */
@@ -68,7 +68,7 @@ typedef struct map_params {
 static const struct {
     int shape, registers;
 } shapes[SHAPES] = {{0, 8}, {0, 32}, {1, 16}, {2, 16}, {3, 16}, {3, 32},
-                    {0, 1}, {0, 2},  {0, 16}, {0, 64}, {0, 128}};
+                    {0, 1}, {0, 2},  {0, 4},  {0, 16}, {0, 64}, {0, 128}};
 
 MXA_DEVICE void load_shape(int shape, uint32_t *r, mxa_tmem at)
 {
@@ -98,9 +98,12 @@ MXA_DEVICE void load_shape(int shape, uint32_t *r, mxa_tmem at)
         tmem_load_x2(r, at);
         break;
     case 8:
-        tmem_load_x16(r, at);
+        tmem_load_x4(r, at);
         break;
     case 9:
+        tmem_load_x16(r, at);
+        break;
+    case 10:
         tmem_load_x64(r, at);
         break;
     default:
@@ -138,9 +141,12 @@ MXA_DEVICE void store_shape(int shape, mxa_tmem at, const uint32_t *r)
         tmem_store_x2(at, r);
         break;
     case 8:
-        tmem_store_x16(at, r);
+        tmem_store_x4(at, r);
         break;
     case 9:
+        tmem_store_x16(at, r);
+        break;
+    case 10:
         tmem_store_x64(at, r);
         break;
     default:
