@@ -395,6 +395,23 @@ MXA_KERNEL(h17_slot, THREADS, mxt_emu_params, parameters)
     }
 }
 
+/* H12: columns that are not there. A second alloc waits until they are freed. */
+MXA_KERNEL(h12_alloc, THREADS, mxt_emu_params, parameters)
+{
+    const mxa_shared shared = dev_shared();
+    if (warp() == 0) {
+        for (int i = 0; i < 2; i++) {
+            tmem_alloc(shared + AT_SLOT, 512);
+            warp_sync();
+            const mxa_tmem at = dev_load_shared_u32(shared + AT_SLOT);
+            if (!parameters.broken) {
+                tmem_free(at, 512);
+            }
+            warp_sync();
+        }
+    }
+}
+
 /* H18: columns are not freed. */
 MXA_KERNEL(h18_leak, THREADS, mxt_emu_params, parameters)
 {
@@ -495,6 +512,7 @@ static const mxt_emu_case cases[] = {
     CASE(h15_instruction, MXT_H(15)),
     CASE(h16_scales, MXT_H(16)),
     CASE(h17_slot, MXT_H(17)),
+    {"h12_alloc", &h12_alloc_kernel, MXT_H(12), 0, "wait for tcgen05.alloc", THREADS, 1, SHARED, 0},
     CASE(h18_leak, MXT_H(18)),
     CASE(h18_pending, MXT_H(18)),
     CASE(h7_operand, MXT_H(7)),
