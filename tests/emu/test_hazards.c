@@ -339,7 +339,10 @@ static const mxt_emu_case cases[] = {
     CASE(h11_phase, MXT_H(11), "two or more phases behind", 32, 1),
     CASE(h11_init_fence, MXT_H(11), "fence.mbarrier_init", 32, 1),
     CASE(h11_bytes, MXT_H(12), "should arrive: producer, TMA", 32, 1),
-    CASE(h12_parity, MXT_H(12), "deadlock", 64, 1),
+    CASE(h12_parity, MXT_H(12),
+         "deadlock|(first: producer, warp 0 lane 0) wait for|32 of 32 arrivals missing|"
+         "(first: consumer, warp 1 lane 0) wait for|nobody ever arrived on it",
+         64, 1),
     CASE(h12_divergent, MXT_H(12), "different instructions", 32, 1),
     CASE(h12_counts, MXT_H(12), "two counts", 64, 1),
     CASE(h12_arrive, MXT_H(12), "barrier.arrive", 64, 1),
