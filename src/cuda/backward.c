@@ -172,11 +172,27 @@ static void fill_places(run *r)
     params->dq = r->base + (uint64_t)l->dq;
     params->taken = r->base + (uint64_t)l->taken;
     params->zeros = r->base + (uint64_t)l->zeros;
+    params->cleared = r->base + (uint64_t)l->cleared;
     params->q_rows = f->at.q_rows;
     params->k_rows = f->at.k_rows;
     params->q_tiles = (int32_t)l->q_tiles;
     params->q_tiles_most = (int32_t)r->q_tiles;
     params->k_tiles = (int32_t)r->k_tiles;
+}
+
+/* mxa_backward_params, together and ahead. WHY the main kernel clears dQ where it can: what it
+ * clears and soon adds to stays in L2, and memory's bandwidth it has to spare, unlike the passes.
+ */
+static int32_t pairs_together(const mxattn_attention_problem *p)
+{
+    return p->window[1] >= 0 || p->deterministic ? MXA_KEYS_TOGETHER : 1;
+}
+
+static int32_t pairs_ahead(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const int32_t together = pairs_together(p), ahead = together < 2 ? 2 : together;
+    return !r->forward.batch.sequences && ahead < r->forward.batch.batch * p->kv_heads ? ahead : 0;
 }
 
 static void fill_params(run *r)
@@ -225,6 +241,7 @@ static void fill_params(run *r)
     params->head_dim = (int32_t)p->head_dim;
     params->head_dim_v = (int32_t)p->head_dim_v;
     params->dq_f32 = p->dq_reduce == MXATTN_DQ_REDUCE_FP32;
+    params->clear_pairs = pairs_ahead(r) ? pairs_ahead(r) : INT32_MAX;
     params->dq_log2_given = p->dq_scale_log2;
     params->scale = (float)p->softmax_scale;
     params->scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
@@ -270,11 +287,13 @@ static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_
     return status;
 }
 
+/* The instance of the problem's width, early: only kernels of this file come before. */
 static mxattn_status launch(const run *r, mxa_kernel d64, mxa_kernel d128, unsigned grid_x,
                             unsigned grid_y, unsigned threads)
 {
-    return mxa_cuda_launch(r->device, mxa_backward_width(&r->plan->problem) == 64 ? d64 : d128,
-                           grid_x, grid_y, threads, r->call->stream, &r->params);
+    return mxa_cuda_launch_early(r->device,
+                                 mxa_backward_width(&r->plan->problem) == 64 ? d64 : d128, grid_x,
+                                 grid_y, threads, r->call->stream, &r->params);
 }
 
 /* What the main kernel reads. */
@@ -285,10 +304,13 @@ static mxattn_status prepare(const run *r)
     const unsigned heads = (unsigned)(p->heads + p->kv_heads);
     const unsigned threads = COPY_THREADS * (unsigned)mxa_backward_width(p);
     const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
-    mxattn_status status = bf16 ? launch(r, MXA_KERNEL_BACKWARD_ROWS_BF16_D64,
-                                         MXA_KERNEL_BACKWARD_ROWS_BF16_D128, x, heads, threads)
-                                : launch(r, MXA_KERNEL_BACKWARD_ROWS_D64,
-                                         MXA_KERNEL_BACKWARD_ROWS_D128, x, heads, threads);
+    mxa_kernel rows = bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D128 : MXA_KERNEL_BACKWARD_ROWS_D128;
+    if (mxa_backward_width(p) == 64) {
+        rows = bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64;
+    }
+    /* The caller's kernels may be before it, which know nothing of an early start. */
+    mxattn_status status =
+        mxa_cuda_launch(r->device, rows, x, heads, threads, r->call->stream, &r->params);
     if (!status) {
         status = launch(r, MXA_KERNEL_BACKWARD_FACTORS_D64, MXA_KERNEL_BACKWARD_FACTORS_D128,
                         (unsigned)r->forward.batch.batch, (unsigned)p->kv_heads, 256);
@@ -390,7 +412,9 @@ static mxattn_status attend(const run *r)
     params.order = from->order;
     params.taken = from->taken;
     params.zeros = from->zeros;
-    params.together = p->window[1] >= 0 || p->deterministic ? MXA_KEYS_TOGETHER : 1;
+    params.cleared = from->cleared;
+    params.ahead = pairs_ahead(r);
+    params.together = pairs_together(p);
     params.dk = mxa_address(r->dk.data);
     params.dk_batch = r->dk.stride[0];
     params.dk_token = r->dk.stride[1];
@@ -414,10 +438,10 @@ static mxattn_status attend(const run *r)
     params.dq_f32 = from->dq_f32;
     params.softcap_log2e = (float)(p->softcap * 1.4426950408889634);
     return status ? status
-                  : mxa_cuda_launch(r->device, mxa_backward_main_kernel(p),
-                                    (unsigned)r->device->multiprocessors, 1,
-                                    128 * (unsigned)mxa_backward_warpgroups(p) + 128, call->stream,
-                                    &params);
+                  : mxa_cuda_launch_early(r->device, mxa_backward_main_kernel(p),
+                                          (unsigned)r->device->multiprocessors, 1,
+                                          128 * (unsigned)mxa_backward_warpgroups(p) + 128,
+                                          call->stream, &params);
 }
 
 /* dQ, dsink. */

@@ -317,6 +317,14 @@ mxattn_status mxa_cuda_device_take(int32_t ordinal, const mxa_cuda_device **devi
     return status;
 }
 
+static mxattn_status check_compiled(const mxa_cuda_device *device, mxa_kernel kernel)
+{
+    return device->functions[kernel]
+               ? MXATTN_OK
+               : mxa_fail(MXATTN_UNSUPPORTED, "kernel %s is not compiled for sm_%d",
+                          kernels[kernel].entry, device->arch);
+}
+
 mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kernel,
                                  const int64_t grid[3], unsigned threads, void *stream,
                                  const void *params)
@@ -327,15 +335,37 @@ mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kerne
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
         return MXATTN_OK;
     }
-    if (!device->functions[kernel]) {
-        return mxa_fail(MXATTN_UNSUPPORTED, "kernel %s is not compiled for sm_%d",
-                        kernels[kernel].entry, device->arch);
+    const mxattn_status status = check_compiled(device, kernel);
+    return status ? status
+                  : mxa_cuda_check(device->driver->launch_kernel(
+                                       device->functions[kernel], (unsigned)grid[0],
+                                       (unsigned)grid[1], (unsigned)grid[2], threads, 1, 1,
+                                       (unsigned)mxa_kernel_shared_bytes(kernel), stream,
+                                       parameters, NULL),
+                                   kernels[kernel].entry);
+}
+
+mxattn_status mxa_cuda_launch_early(const mxa_cuda_device *device, mxa_kernel kernel,
+                                    unsigned grid_x, unsigned grid_y, unsigned threads,
+                                    void *stream, const void *params)
+{
+    void *parameters[1];
+    memcpy(&parameters[0], &params, sizeof params);
+    if (grid_x == 0 || grid_y == 0) {
+        return MXATTN_OK;
     }
-    return mxa_cuda_check(device->driver->launch_kernel(
-                              device->functions[kernel], (unsigned)grid[0], (unsigned)grid[1],
-                              (unsigned)grid[2], threads, 1, 1,
-                              (unsigned)mxa_kernel_shared_bytes(kernel), stream, parameters, NULL),
-                          kernels[kernel].entry);
+    mxa_launch_attribute early = {MXA_CU_LAUNCH_EARLY, 0, {1}};
+    const mxa_launch_config config = {{grid_x, grid_y, 1},
+                                      {threads, 1, 1},
+                                      (unsigned)mxa_kernel_shared_bytes(kernel),
+                                      stream,
+                                      &early,
+                                      1};
+    const mxattn_status status = check_compiled(device, kernel);
+    return status ? status
+                  : mxa_cuda_check(device->driver->launch_kernel_ex(
+                                       &config, device->functions[kernel], parameters, NULL),
+                                   kernels[kernel].entry);
 }
 
 mxattn_status mxa_cuda_launch(const mxa_cuda_device *device, mxa_kernel kernel, unsigned grid_x,

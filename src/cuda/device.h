@@ -109,6 +109,12 @@ mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kerne
                                  const int64_t grid[3], unsigned threads, void *stream,
                                  const void *params);
 
+/* The same; the kernel may start before the one before it in the stream has ended, and waits for it
+ * itself: every path of it calls grid_wait (dev/grid.h). */
+mxattn_status mxa_cuda_launch_early(const mxa_cuda_device *device, mxa_kernel kernel,
+                                    unsigned grid_x, unsigned grid_y, unsigned threads,
+                                    void *stream, const void *params);
+
 /* A rank 3 map of bytes with rows of sizes[0], box as given, swizzled as wide as the box's row (64
  * or 128 bytes). Strides in bytes, multiples of 16. */
 mxattn_status mxa_cuda_map_3d(const mxa_cuda_device *device, mxa_tensor_map *map, mxa_cu_pointer at,

@@ -34,6 +34,7 @@ static const char *const names[] = {
     "cuModuleGetFunction",
     "cuFuncSetAttribute",
     "cuLaunchKernel",
+    "cuLaunchKernelEx",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
     "cuMemcpy",

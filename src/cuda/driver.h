@@ -41,8 +41,23 @@ enum {
     MXA_CU_TENSOR_MAP_SWIZZLE_64B = 2,
     MXA_CU_TENSOR_MAP_SWIZZLE_128B = 3,
     MXA_CU_TENSOR_MAP_L2_256B = 3,
-    MXA_CU_TENSOR_MAP_FILL_ZERO = 0
+    MXA_CU_TENSOR_MAP_FILL_ZERO = 0,
+    MXA_CU_LAUNCH_EARLY = 6 /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 };
+
+/* CUlaunchAttribute: an identifier, and a value of 64 bytes that starts with an int here. */
+typedef struct mxa_launch_attribute {
+    int32_t id, pad;
+    int32_t value[16];
+} mxa_launch_attribute;
+
+/* CUlaunchConfig. */
+typedef struct mxa_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    mxa_cu_stream stream;
+    mxa_launch_attribute *attributes;
+    unsigned attribute_count;
+} mxa_launch_config;
 
 typedef struct mxa_driver {
     mxa_cu_result (*init)(unsigned flags);
@@ -65,6 +80,8 @@ typedef struct mxa_driver {
                                    unsigned grid_z, unsigned block_x, unsigned block_y,
                                    unsigned block_z, unsigned shared_bytes, mxa_cu_stream stream,
                                    void **parameters, void **extra);
+    mxa_cu_result (*launch_kernel_ex)(const mxa_launch_config *config, mxa_cu_function function,
+                                      void **parameters, void **extra);
     mxa_cu_result (*mem_alloc)(mxa_cu_pointer *memory, size_t bytes);
     mxa_cu_result (*mem_free)(mxa_cu_pointer memory);
     mxa_cu_result (*memcpy)(mxa_cu_pointer to, mxa_cu_pointer from, size_t bytes);

@@ -287,6 +287,13 @@ static mxa_cu_result emu_launch(mxa_cu_function function, unsigned grid_x, unsig
     return failed ? HAZARD : 0;
 }
 
+static mxa_cu_result emu_launch_ex(const mxa_launch_config *c, mxa_cu_function function,
+                                   void **parameters, void **extra)
+{
+    return emu_launch(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                      c->block[2], c->shared_bytes, c->stream, parameters, extra);
+}
+
 static mxa_cu_result emu_alloc(mxa_cu_pointer *memory, size_t bytes)
 {
     void *made = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
@@ -379,6 +386,7 @@ const mxa_driver *mxa_emu_driver(void)
         .module_get_function = emu_module_function,
         .function_set_attribute = emu_function_attribute,
         .launch_kernel = emu_launch,
+        .launch_kernel_ex = emu_launch_ex,
         .mem_alloc = emu_alloc,
         .mem_free = emu_free,
         .memcpy = emu_memcpy,

@@ -39,6 +39,9 @@ static const mxt_backward_case cases[] = {
     {"d80", 1, 100, 200, 1, 1, 80, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .prepared = 1},
     {"gradients as MXFP8", 2, 70, 70, 2, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .gradients = MXATTN_E4M3},
     {"causal_strict", 1, 200, 200, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .strict = 1},
+    /* More pairs than the pass before clears dQ of. */
+    {"cleared ahead, group", 3, 70, 200, 2, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32},
+    {"cleared ahead, causal", 1, 40, 40, 18, 18, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .dq_reduce = MXATTN_DQ_REDUCE_FP32},
 };
 /* clang-format on */
 

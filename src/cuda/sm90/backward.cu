@@ -4,6 +4,7 @@
  */
 #include "cuda/dev/barrier.h"
 #include "cuda/dev/convert.h"
+#include "cuda/dev/grid.h"
 #include "cuda/dev/math.h"
 #include "cuda/dev/mbarrier.h"
 #include "cuda/dev/memory.h"

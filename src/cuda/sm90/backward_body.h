@@ -22,7 +22,7 @@
  * Roles, W consumers         warps            registers, W = 2 (3)
  *   consumers (64 keys each) 0..4W-1          240 (160)
  *   producer (one thread)    4W               24 (32)
- *   writers (a thread each)  4W+1..4W+W       24 (32); one for each consumer
+ *   writers (a warp each)    4W+1..4W+W       24 (32); one for each consumer
  * Consumers take turns at dQ, one step late: then its D/2 accumulators lie where S and dP were. WHY
  * not a share of D for each: N = 64 was 6% slower.
  *
@@ -462,7 +462,9 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
         }
         mbarrier_init_fence();
     }
+    grid_release();
     cta_sync();
+    grid_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -474,9 +476,7 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
                 BACKWARD(load)(params, shared);
             }
         } else if (warp <= 5 * WARPGROUPS) {
-            if (BACKWARD_LANE == 0) {
-                BACKWARD(write)(params, shared, warp - 4 * WARPGROUPS - 1);
-            }
+            BACKWARD(write)(params, shared, warp - 4 * WARPGROUPS - 1);
         }
     } else {
         setmaxnreg_increase(CONSUMER_REGISTERS);

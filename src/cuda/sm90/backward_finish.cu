@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/dev/barrier.h"
+#include "cuda/dev/grid.h"
 #include "cuda/sm90/backward_place.h"
 
 /* Row of 8 * chunks floats, 4 more between rows: stores of a warp fall in 32 banks. */
@@ -81,6 +82,7 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
     const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)dev_block_x();
     load_place place;
     int q_row;
+    grid_wait();
     if ((params->batch.status && dev_load_global_u32(params->batch.status)) ||
         !backward_find_queries(&params->batch, dev_block_x(), &place, &q_row)) {
         return;
@@ -133,6 +135,7 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_sinks, 256, mxa_backward_prepare_params, para
 {
     const mxa_backward_prepare_params *params = &parameters;
     const mxa_shared shared = dev_shared();
+    grid_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }

@@ -121,6 +121,82 @@ MXA_DEVICE void BACKWARD(release)(const mxa_backward_params *params, mxa_shared 
     dev_add_release_global_u32(params->order + 4 * block, 1);
 }
 
+/* The tile's (sequence, kv head). */
+MXA_DEVICE int BACKWARD(pair)(const mxa_backward_params *params, mxa_shared tile)
+{
+    return (int)dev_load_shared_u32(tile + BACKWARD_TILE_STEPS + 12) *
+               (params->heads / params->group) +
+           (int)dev_load_shared_u32(tile + BACKWARD_TILE_PLACE);
+}
+
+/* Zeros for a share of dQ's sums of the pair `ahead` further on, as much as this tile of keys is of
+ * its pair, and word of it. Whole warp. */
+MXA_DEVICE void BACKWARD(clear_ahead)(const mxa_backward_params *params, mxa_shared tile)
+{
+    const int kv_heads = params->heads / params->group;
+    const int pair = BACKWARD(pair)(params, tile) + params->ahead;
+    if (pair >= params->batch.batch * kv_heads) {
+        return;
+    }
+    const int tiles = (params->batch.seqlen_q + TILE_Q - 1) / TILE_Q;
+    const int share = (int)dev_load_shared_u32(tile + BACKWARD_TILE_STEPS + 4) / TILE_K;
+    const int first = tiles * share / params->batch.tiles_per_sequence;
+    const int count = tiles * (share + 1) / params->batch.tiles_per_sequence - first;
+    const int units = count * (params->dq_f32 ? 4 * STAGING_BYTES / 512 : 2 * STAGING_BYTES / 512);
+    const mxa_u32x4 zero = {0, 0, 0, 0};
+    MXA_NO_UNROLL
+    for (int h = 0; h < params->group; h++) {
+        const int64_t block = (int64_t)(pair % kv_heads * params->group + h) * params->q_tiles +
+                              pair / kv_heads * tiles + first;
+        mxa_global at = params->dq + (uint64_t)(block * (params->dq_f32 ? 4 * STAGING_BYTES
+                                                                        : 2 * STAGING_BYTES) +
+                                                16 * BACKWARD_LANE);
+        MXA_NO_UNROLL
+        for (int i = 0; i < units; i++, at += 512) {
+            dev_store_global_u32x4(at, zero);
+        }
+    }
+    warp_sync();
+    if (BACKWARD_LANE == 0) {
+        dev_add_release_global_u32(params->cleared + 4 * (uint64_t)pair, 1);
+    }
+}
+
+/* Until dQ's sums of the tile's pair are cleared. */
+MXA_DEVICE void BACKWARD(wait_cleared)(const mxa_backward_params *params, mxa_shared tile)
+{
+    const int pair = BACKWARD(pair)(params, tile);
+    if (pair < params->ahead) {
+        return; /* by the pass before */
+    }
+    const mxa_global word = params->cleared + 4 * (uint64_t)pair;
+    while ((int)dev_load_acquire_global_u32(word) != params->batch.tiles_per_sequence) {
+    }
+    fence_async_global();
+}
+
+/* The staged dQ of one step is added to global memory. */
+MXA_DEVICE void BACKWARD(add_step)(const mxa_backward_params *params, mxa_shared shared,
+                                   int warpgroup, mxa_shared words)
+{
+    if (params->order) {
+        BACKWARD(acquire)(params, words);
+    }
+    const uint64_t block = dev_load_shared_u32(words + BACKWARD_STEP_DQ);
+    if (params->dq_f32) {
+        bulk_add_f32(params->dq + block * (4 * STAGING_BYTES), STAGING_AT(warpgroup),
+                     4 * STAGING_BYTES);
+    } else {
+        bulk_add_f16(params->dq + block * (2 * STAGING_BYTES), STAGING_AT(warpgroup),
+                     2 * STAGING_BYTES);
+    }
+    bulk_commit();
+    if (params->order) {
+        BACKWARD(release)(params, words);
+    }
+    bulk_wait_read(0);
+}
+
 /* write: adds the dQ tiles that warpgroup `warpgroup` stages, once a round of steps, to
  * global memory; with params->order, each after those of earlier keys. WHY threads of their own:
  * consumers have no registers for it, and one addition of a whole tile replaces four. WHY one for
@@ -137,28 +213,24 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
             break;
         }
         end += steps;
-        mbarrier_arrive(KV_EMPTY);
-        MXA_NO_UNROLL
-        for (; step < end; step += WARPGROUPS, round ^= 1) {
-            mbarrier_wait(DQ_FULL(warpgroup), round);
-            if (params->order) {
-                BACKWARD(acquire)(params, STEP_AT(step));
-            }
-            const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
-            if (params->dq_f32) {
-                bulk_add_f32(params->dq + block * (4 * STAGING_BYTES), STAGING_AT(warpgroup),
-                             4 * STAGING_BYTES);
-            } else {
-                bulk_add_f16(params->dq + block * (2 * STAGING_BYTES), STAGING_AT(warpgroup),
-                             2 * STAGING_BYTES);
-            }
-            bulk_commit();
-            if (params->order) {
-                BACKWARD(release)(params, STEP_AT(step));
-            }
-            bulk_wait_read(0);
-            mbarrier_arrive(DQ_EMPTY(warpgroup));
+        if (params->ahead && warpgroup == 0) {
+            BACKWARD(clear_ahead)(params, TILE_AT(count));
         }
+        if (BACKWARD_LANE == 0) {
+            if (params->ahead) {
+                BACKWARD(wait_cleared)(params, TILE_AT(count));
+            }
+            mbarrier_arrive(KV_EMPTY);
+            MXA_NO_UNROLL
+            for (; step < end; step += WARPGROUPS, round ^= 1) {
+                mbarrier_wait(DQ_FULL(warpgroup), round);
+                BACKWARD(add_step)(params, shared, warpgroup, STEP_AT(step));
+                mbarrier_arrive(DQ_EMPTY(warpgroup));
+            }
+        }
+        warp_sync();
     }
-    bulk_wait(0);
+    if (BACKWARD_LANE == 0) {
+        bulk_wait(0);
+    }
 }

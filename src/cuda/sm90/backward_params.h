@@ -72,8 +72,9 @@ typedef struct mxa_backward_params {
     mxa_global mean_used;   /* FP32 [sequence][head]: its largest magnitude; 0: none is used */
     mxa_global column_sums; /* FP32 [head][k_row]: scratch for sums of P over queries */
     mxa_global dq;
-    mxa_global order; /* uint32 [head][tile], 0 before: additions made; or 0: in any order */
-    mxa_global taken; /* uint32, 0 before: tiles of keys that some CTA has taken */
+    mxa_global order;   /* uint32 [head][tile], 0 before: additions made; or 0: in any order */
+    mxa_global taken;   /* uint32, 0 before: tiles of keys that some CTA has taken */
+    mxa_global cleared; /* uint32 [sequence][kv_head], 0 before: shares of its dQ that are zeros */
     mxa_global dk, dv;
     int64_t dk_batch, dk_token, dk_head; /* strides in elements */
     int64_t dv_batch, dv_token, dv_head;
@@ -87,6 +88,8 @@ typedef struct mxa_backward_params {
     int32_t tiles;    /* entries of a dense batch's work list */
     int32_t together; /* (sequence, kv head) pairs whose tiles go one after another: the first of
                        * each, the second of each; 1: all tiles of a pair in a row */
+    int32_t ahead;    /* a tile of keys clears a share of dQ of the pair this much further on; dQ of
+                       * the first ones was cleared before. 0: all of it was */
     int32_t dq_f32;
     float softcap_log2e; /* softcap * log2(e); 0: off */
 } mxa_backward_params;

@@ -15,6 +15,7 @@
  */
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
+#include "cuda/dev/grid.h"
 #include "cuda/sm90/backward_place.h"
 #include "cuda/sm90/prepare_fold.h"
 
@@ -284,6 +285,8 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
 MXA_DEVICE void find_factors(const mxa_backward_prepare_params *params, int head_dim)
 {
     const mxa_shared shared = dev_shared();
+    grid_release();
+    grid_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -518,10 +521,12 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
     }
 }
 
-/* dQ's sums of the tile, and how many were added. */
-MXA_DEVICE void clear_sums(const mxa_backward_prepare_params *params, int head_dim, uint64_t block)
+/* dQ's sums of the tile, unless the main kernel clears them, and how many were added. */
+MXA_DEVICE void clear_sums(const mxa_backward_prepare_params *params, int head_dim, int pair,
+                           uint64_t block)
 {
-    const int units = 64 * head_dim * (params->dq_f32 ? 4 : 2) / 16;
+    const int units =
+        pair < params->clear_pairs ? 64 * head_dim * (params->dq_f32 ? 4 : 2) / 16 : 0;
     const mxa_u32x4 zero = {0, 0, 0, 0};
     for (int i = dev_thread(); i < units; i += dev_threads()) {
         dev_store_global_u32x4(params->dq + 16 * (block * (uint64_t)units + (uint64_t)i), zero);
@@ -559,7 +564,7 @@ MXA_DEVICE void tile_of_queries(const mxa_backward_prepare_params *params, mxa_s
     const float mean = dev_load_global_f32(params->mean_used + 4 * pair);
     find_exponents(params, block, dev_thread() / MXA_BACKWARD_GROUP & 1, head, q_row, rows, mean,
                    &f, &e);
-    clear_sums(params, head_dim, block);
+    clear_sums(params, head_dim, (int)pair / params->group, block);
     write_record(params, block, head, place.sequence, q_row, rows, &e, &f);
     find_exponents(params, block, half, head, q_row, rows, mean, &f, &e);
 
@@ -643,6 +648,8 @@ MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shar
 MXA_DEVICE void backward_tiles(const mxa_backward_prepare_params *params, int head_dim)
 {
     const mxa_shared shared = dev_shared();
+    grid_release();
+    grid_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -651,6 +658,10 @@ MXA_DEVICE void backward_tiles(const mxa_backward_prepare_params *params, int he
         const mxa_u32x4 zero = {0, 0, 0, 0};
         for (int i = dev_thread(); i < MXA_BACKWARD_KEYS * head_dim / 16; i += dev_threads()) {
             dev_store_global_u32x4(params->zeros + 16 * (uint64_t)i, zero);
+        }
+        for (int i = dev_thread(); i < params->batch.batch * (params->heads / params->group);
+             i += dev_threads()) {
+            dev_store_global_u32(params->cleared + 4 * (uint64_t)i, 0);
         }
         if (dev_thread() == 0) {
             dev_store_global_u32(params->taken, 0);
