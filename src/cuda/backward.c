@@ -180,6 +180,12 @@ static void fill_places(run *r)
     params->k_tiles = (int32_t)r->k_tiles;
 }
 
+/* Keys of the main kernel's tile. */
+static int32_t tile_keys(const run *r)
+{
+    return MXA_BACKWARD_KEYS * mxa_backward_warpgroups(&r->plan->problem);
+}
+
 /* mxa_backward_params, together and ahead. WHY the main kernel clears dQ where it can: what it
  * clears and soon adds to stays in L2, and memory's bandwidth it has to spare, unlike the passes.
  */
@@ -192,7 +198,9 @@ static int32_t pairs_ahead(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const int32_t together = pairs_together(p), ahead = together < 2 ? 2 : together;
-    return !r->forward.batch.sequences && ahead < r->forward.batch.batch * p->kv_heads ? ahead : 0;
+    const mxa_gpu_batch *batch = &r->forward.batch;
+    return !batch->sequences && batch->seqlen_k > 0 && ahead < batch->batch * p->kv_heads ? ahead
+                                                                                          : 0;
 }
 
 static void fill_params(run *r)
@@ -241,6 +249,11 @@ static void fill_params(run *r)
     params->head_dim = (int32_t)p->head_dim;
     params->head_dim_v = (int32_t)p->head_dim_v;
     params->dq_f32 = p->dq_reduce == MXATTN_DQ_REDUCE_FP32;
+    if (!params->batch.sequences) {
+        const int keys = tile_keys(r);
+        params->done = r->base + (uint64_t)r->l.done;
+        params->done_most = (params->batch.seqlen_k + keys - 1) / keys * mxa_backward_warpgroups(p);
+    }
     params->clear_pairs = pairs_ahead(r) ? pairs_ahead(r) : INT32_MAX;
     params->dq_log2_given = p->dq_scale_log2;
     params->scale = (float)p->softmax_scale;
@@ -256,12 +269,6 @@ static mxattn_tensor written(const run *r, const mxattn_tensor *gradient, int64_
         mxattn_tensor_view(&t, MXATTN_F32, (char *)r->call->workspace + wide, 4, gradient->shape);
     }
     return t;
-}
-
-/* Keys of the main kernel's tile. */
-static int32_t tile_keys(const run *r)
-{
-    return MXA_BACKWARD_KEYS * mxa_backward_warpgroups(&r->plan->problem);
 }
 
 static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_call *call)
@@ -413,6 +420,7 @@ static mxattn_status attend(const run *r)
     params.taken = from->taken;
     params.zeros = from->zeros;
     params.cleared = from->cleared;
+    params.done = from->done;
     params.ahead = pairs_ahead(r);
     params.together = pairs_together(p);
     params.dk = mxa_address(r->dk.data);
@@ -449,8 +457,9 @@ static mxattn_status finish(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     mxattn_status status =
-        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, MXA_KERNEL_BACKWARD_FINISH_D128, r->q_tiles,
-               (unsigned)p->heads, 128);
+        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, MXA_KERNEL_BACKWARD_FINISH_D128,
+               r->params.done ? r->q_tiles * (unsigned)p->heads : r->q_tiles,
+               r->params.done ? 1 : (unsigned)p->heads, 128);
     if (!status && r->params.partial_sink) {
         status = mxa_cuda_launch(r->device, MXA_KERNEL_BACKWARD_SINKS, (unsigned)p->heads, 1, 256,
                                  r->call->stream, &r->params);

@@ -70,6 +70,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.ranks = take(&at, p->batch * 8);
     l.taken = take(&at, 4);
     l.cleared = take(&at, p->batch * kv_heads * 4);
+    l.done = take(&at, p->batch * kv_heads * 4);
     l.zeros = take(&at, MXA_BACKWARD_KEYS * d);
     const int jagged = p->format == MXATTN_JAGGED;
     const int64_t q = jagged ? p->total_q : p->batch * p->max_seqlen_q;

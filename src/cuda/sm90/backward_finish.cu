@@ -75,16 +75,39 @@ MXA_DEVICE void store_row(const mxa_backward_prepare_params *params, mxa_global 
     }
 }
 
+/* Which tile of which head, once its sums are there. With `done` the grid is a line of the tiles of
+ * each pair, as the main kernel completes them, and begins while it works on its last ones, on
+ * multiprocessors that it has left. */
+MXA_DEVICE void find_tile(const mxa_backward_prepare_params *params, int *tile, int *head)
+{
+    *tile = dev_block_x();
+    *head = dev_block_y();
+    if (!params->done) {
+        grid_wait();
+        return;
+    }
+    const int tiles = params->q_tiles_most / params->batch.batch, each = tiles * params->heads;
+    const int sequence = *tile / each, inside = *tile % each;
+    *tile = sequence * tiles + inside % tiles;
+    *head = inside / tiles;
+    if (dev_thread() == 0) {
+        const uint64_t pair = (uint64_t)((sequence * params->heads + *head) / params->group);
+        while ((int)dev_load_acquire_global_u32(params->done + 4 * pair) != params->done_most) {
+        }
+    }
+    cta_sync();
+}
+
 MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int head_dim)
 {
     const mxa_shared shared = dev_shared();
-    const int head = dev_block_y(), chunks = head_dim / 8;
-    const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)dev_block_x();
+    const int chunks = head_dim / 8;
     load_place place;
-    int q_row;
-    grid_wait();
+    int q_row, tile, head;
+    find_tile(params, &tile, &head);
+    const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)tile;
     if ((params->batch.status && dev_load_global_u32(params->batch.status)) ||
-        !backward_find_queries(&params->batch, dev_block_x(), &place, &q_row)) {
+        !backward_find_queries(&params->batch, tile, &place, &q_row)) {
         return;
     }
     if (params->dq_f32) {
@@ -121,14 +144,24 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
     }
 }
 
+/* The grid ends after the main kernel: one CTA sees to that. */
+MXA_DEVICE void end_last(const mxa_backward_prepare_params *params)
+{
+    if (params->done && dev_block_x() == dev_grid_x() - 1) {
+        grid_wait();
+    }
+}
+
 MXA_KERNEL_SMALL(mxa_sm90_backward_finish_d64, 128, mxa_backward_prepare_params, parameters)
 {
     finish_queries(&parameters, 64);
+    end_last(&parameters);
 }
 
 MXA_KERNEL_SMALL(mxa_sm90_backward_finish_d128, 128, mxa_backward_prepare_params, parameters)
 {
     finish_queries(&parameters, 128);
+    end_last(&parameters);
 }
 
 MXA_KERNEL_SMALL(mxa_sm90_backward_sinks, 256, mxa_backward_prepare_params, parameters)

@@ -227,6 +227,11 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
                 BACKWARD(add_step)(params, shared, warpgroup, STEP_AT(step));
                 mbarrier_arrive(DQ_EMPTY(warpgroup));
             }
+            if (params->done) {
+                bulk_wait(0);
+                dev_add_release_global_u32(
+                    params->done + 4 * (uint64_t)BACKWARD(pair)(params, TILE_AT(count)), 1);
+            }
         }
         warp_sync();
     }

@@ -74,6 +74,8 @@ typedef struct mxa_backward_params {
     mxa_global dq;
     mxa_global order;   /* uint32 [head][tile], 0 before: additions made; or 0: in any order */
     mxa_global taken;   /* uint32, 0 before: tiles of keys that some CTA has taken */
+    mxa_global done;    /* uint32 [sequence][kv_head], 0 before: tiles whose dQ is added up, told by
+                         * each    writer; or 0 */
     mxa_global cleared; /* uint32 [sequence][kv_head], 0 before: shares of its dQ that are zeros */
     mxa_global dk, dv;
     int64_t dk_batch, dk_token, dk_head; /* strides in elements */

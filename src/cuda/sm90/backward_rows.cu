@@ -168,37 +168,58 @@ MXA_DEVICE float row_value(mxa_global at, int64_t outer, int64_t token, int64_t 
     return dev_load_global_f32(at + 4 * (uint64_t)(outer + token + head));
 }
 
-/* The row at `position`; q_row: its row in the forward's copy of q. */
-MXA_DEVICE void finish_row(const mxa_backward_prepare_params *params, const load_place *place,
-                           int position, int q_row, int head, const row_sums *sums, row_result *r)
+/* What a row brings from elsewhere: its maximum and sum, or (in max) its LSE; dLSE. */
+typedef struct row_given {
+    float max, sum, dlse;
+} row_given;
+
+/* Of the row at `position`; q_row: its row in the forward's copy of q. WHY before anything is
+ * waited for: one CTA's latency of memory was a tenth of its time. */
+MXA_DEVICE void read_row(const mxa_backward_prepare_params *params, const load_place *place,
+                         int position, int q_row, int head, row_given *given)
+{
+    const int64_t token = place->first + (int64_t)position;
+    given->max = given->sum = given->dlse = 0.0f;
+    if (position >= place->used) {
+        return;
+    }
+    if (params->row_max) {
+        uint64_t at = 4 * (uint64_t)(head * params->q_rows + q_row);
+        given->max = dev_load_global_f32(params->row_max + at);
+        given->sum = dev_load_global_f32(params->row_sum + at);
+    } else {
+        given->max = row_value(params->lse, place->outer * params->lse_batch,
+                               token * params->lse_token, head * params->lse_head);
+    }
+    if (params->dlse) {
+        given->dlse = row_value(params->dlse, place->outer * params->dlse_batch,
+                                token * params->dlse_token, head * params->dlse_head);
+    }
+}
+
+MXA_DEVICE void finish_row(const mxa_backward_prepare_params *params, int there, int head,
+                           const row_given *given, const row_sums *sums, row_result *r)
 {
     const float log2e = 1.44269504088896341f, infinity = f32_bits(0x7F800000u);
-    const int64_t token = place->first + (int64_t)position;
     int sees;
     r->delta = r->dlse = r->sink = r->rest = 0.0f;
     r->top = infinity;
     r->sum_log2 = 64;
-    if (position >= place->used) {
+    if (!there) {
         return;
     }
     float top, rest = 0.0f;
     if (params->row_max) {
-        uint64_t at = 4 * (uint64_t)(head * params->q_rows + q_row);
-        top = dev_load_global_f32(params->row_max + at);
-        rest = log2_approx(dev_load_global_f32(params->row_sum + at));
+        top = given->max;
+        rest = log2_approx(given->sum);
         sees = top != infinity;
         r->sum_log2 = rest < 0.0f ? 0 : (int)rest;
     } else {
-        float lse = row_value(params->lse, place->outer * params->lse_batch,
-                              token * params->lse_token, head * params->lse_head);
-        sees = lse != -infinity;
-        top = mul_rn(lse, log2e);
+        sees = given->max != -infinity;
+        top = mul_rn(given->max, log2e);
         r->sum_log2 = 0;
     }
-    if (params->dlse) {
-        r->dlse = row_value(params->dlse, place->outer * params->dlse_batch,
-                            token * params->dlse_token, head * params->dlse_head);
-    }
+    r->dlse = given->dlse;
     if (params->sink) {
         float sink = mul_rn(dev_load_global_f32(params->sink + 4 * (uint64_t)head), log2e);
         float share = exp2_approx(add_rn(add_rn(sink, -top), -rest));
@@ -272,7 +293,7 @@ MXA_DEVICE void multiply_row(const float *x, const float *o, const float *mean, 
 /* Row `row` of the tile, one thread, and with its warp the group that is the warp's 32 rows. */
 MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_shared shared,
                             int head_dim, const load_place *place, uint64_t block, int row,
-                            int q_row, int head)
+                            int head, const row_given *given)
 {
     row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
     MXA_UNROLL
@@ -286,7 +307,7 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
     }
     const uint64_t at = 4 * (block * 64 + (uint64_t)row);
     row_result r;
-    finish_row(params, place, place->position + row, q_row + row, head, &sums, &r);
+    finish_row(params, place->position + row < place->used, head, given, &sums, &r);
     dev_store_global_f32(params->delta + at, r.delta);
     dev_store_global_f32(params->row_top + at, r.top);
     dev_store_global_f32(params->row_rest + at, r.rest);
@@ -396,6 +417,10 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     held_rows dout, out;
     hold_rows(&params->dout, type, &place, position, head, d, params->head_dim_v, &dout);
     hold_rows(&params->o, type, &place, position, head, d, params->head_dim_v, &out);
+    row_given given = {0.0f, 0.0f, 0.0f};
+    if (dev_thread() < MXA_BACKWARD_TILE_Q) {
+        read_row(params, &place, place.position + dev_thread(), q_row + dev_thread(), head, &given);
+    }
     row_rounding rounding = {params->dout.type <= MXA_GPU_BF16 ? params->dout.block : -1,
                              params->dout.rounding, 0.0f, 0.0f};
     const uint32_t mine = warp_most(type, &dout, &rounding);
@@ -418,7 +443,7 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     }
     cta_sync();
     if (dev_thread() < MXA_BACKWARD_TILE_Q) {
-        finish_rows(params, shared, head_dim, &place, block, dev_thread(), q_row, head);
+        finish_rows(params, shared, head_dim, &place, block, dev_thread(), head, &given);
     }
     const int column = dev_thread() - head_dim; /* the second half of the threads */
     if (column >= 0) {

@@ -662,6 +662,9 @@ MXA_DEVICE void backward_tiles(const mxa_backward_prepare_params *params, int he
         for (int i = dev_thread(); i < params->batch.batch * (params->heads / params->group);
              i += dev_threads()) {
             dev_store_global_u32(params->cleared + 4 * (uint64_t)i, 0);
+            if (params->done) {
+                dev_store_global_u32(params->done + 4 * (uint64_t)i, 0);
+            }
         }
         if (dev_thread() == 0) {
             dev_store_global_u32(params->taken, 0);
