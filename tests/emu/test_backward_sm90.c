@@ -8,6 +8,7 @@
 #include "emu/driver.h"
 #include "report.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,6 +167,42 @@ static void jagged_prepared(void)
     mxt_attention_free(&a);
 }
 
+/* A tile of 192 keys reaches over the end of a sequence into the next one's rows: nothing of those
+ * gets in, NaN or not. */
+static void other_sequence(void)
+{
+    const mxt_backward_case c = {.batch = 2,
+                                 .seqlen_q = 64,
+                                 .seqlen_k = 70,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .head_dim = 64,
+                                 .left = -1,
+                                 .right = -1,
+                                 .operands = MXATTN_F32};
+    const mxt_device_training given = mxt_backward_given(&c, MXATTN_BACKEND_EMU_SM90);
+    mxt_attention a, plain;
+    mxt_case("NaN in the next sequence");
+    mxt_backward_make(&a, &c, 5);
+    mxt_backward_make(&plain, &c, 5);
+    mxt_set(mxt_row(&a, a.q, 1, 0, 0), 64 * 64, NAN);
+    mxt_set(mxt_row(&a, a.k, 1, 0, 0), 70 * 64, NAN);
+    mxt_set(mxt_row(&a, a.v, 1, 0, 0), 70 * 64, NAN);
+    mxt_set(mxt_row(&a, a.dout, 1, 0, 0), 64 * 64, NAN);
+    mxa_emu_session_clear();
+    mxa_emu_session_now()->options.seed = 1;
+    if (CHECK_STATUS(MXATTN_OK, mxt_device_backward(&a, &given)) &&
+        CHECK_STATUS(MXATTN_OK, mxt_device_backward(&plain, &given))) {
+        check_reports(1);
+        CHECK(isnan(*mxt_row(&a, a.dv, 1, 0, 0)), "the second sequence's dv is no NaN");
+        CHECK(memcmp(a.dq, plain.dq, 64 * 64 * sizeof(float)) == 0, "dq of the first is another");
+        CHECK(memcmp(a.dk, plain.dk, 70 * 64 * sizeof(float)) == 0, "dk of the first is another");
+        CHECK(memcmp(a.dv, plain.dv, 70 * 64 * sizeof(float)) == 0, "dv of the first is another");
+    }
+    mxt_attention_free(&a);
+    mxt_attention_free(&plain);
+}
+
 int main(int argc, char **argv)
 {
     const char *missing = mxt_device_missing(MXATTN_BACKEND_EMU_SM90);
@@ -197,6 +234,9 @@ int main(int argc, char **argv)
         jagged();
         jagged_prepared();
         quantized_gradients();
+    }
+    if (argc < 2 || strcmp(argv[1], "NaN") == 0) {
+        other_sequence();
     }
     return mxt_finish();
 }
