@@ -161,6 +161,7 @@ static void fill_places(run *r)
     params->v_rows = r->base + (uint64_t)l->v_rows;
     params->factors = r->base + (uint64_t)l->factors;
     params->dv_factor = r->base + (uint64_t)l->dv_factor;
+    params->far = r->base + (uint64_t)l->far;
     params->dq_log2 = r->base + (uint64_t)l->dq_log2;
     params->mean = r->base + (uint64_t)l->mean;
     params->mean_used = r->base + (uint64_t)l->mean_used;
@@ -412,6 +413,7 @@ static mxattn_status attend(const run *r)
     params.row_factors = from->row_rest;
     params.k_records = from->backward_k_records;
     params.dv_factor = from->dv_factor;
+    params.far = from->far;
     params.mean = from->mean;
     params.mean_used = from->mean_used;
     params.column_sums = r->base + (uint64_t)r->l.column_sums;

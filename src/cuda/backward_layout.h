@@ -12,7 +12,7 @@ typedef struct mxa_backward_layout {
     mxa_copies copies;
     int64_t query_groups, key_groups, delta, row_top, row_rest, partial, partial_sink;
     int64_t dout_rows, v_rows;
-    int64_t factors, dv_factor, dq_log2, mean, mean_used;
+    int64_t factors, dv_factor, far, dq_log2, mean, mean_used;
     int64_t q_t, dout_t, k_t, q_records, k_records;
     int64_t column_sums, dq, order;
     int64_t tiles, tile_count, ranks, taken, cleared, done, zeros;

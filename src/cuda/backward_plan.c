@@ -53,6 +53,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.v_rows = take(&at, kv_heads * k_rows * d);
     l.factors = take(&at, p->batch * kv_heads * (int64_t)sizeof(mxa_backward_factors));
     l.dv_factor = take(&at, p->batch * kv_heads * 4);
+    l.far = take(&at, p->batch * kv_heads * 4);
     l.dq_log2 = take(&at, pairs * 4);
     l.mean = take(&at, pairs * d * 4);
     l.mean_used = take(&at, pairs * 4);

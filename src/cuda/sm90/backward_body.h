@@ -180,6 +180,7 @@ typedef struct BACKWARD(own) {
     int warp;                /* of the CTA's consumer warps */
     float scores, dp, delta; /* of the warp's key group: mxa_backward_key_record; delta 0: the
                               * sequence ends before it */
+    uint32_t far;            /* not 0: some step of the tile may be far */
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
 
@@ -409,6 +410,7 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
     for (int i = 0; i < ACCUMULATORS; i++) {
         dk[i] = dv[i] = 0.0f;
     }
+    own->far = dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR;
     own->scores = own->dp = own->delta = 0.0f;
     if (steps > 0) {
         const int group = own->warp / (MXA_BACKWARD_GROUP / 16) * MXA_BACKWARD_GROUP;

@@ -9,7 +9,8 @@ MXA_DEVICE void BACKWARD(add_means)(const mxa_backward_params *params, const BAC
 {
     const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
     const mxa_u32x4 place = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_PLACE);
-    const uint32_t any = dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12);
+    const uint32_t any =
+        dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12) & ~BACKWARD_TILE_FAR;
     for (int h = 0; (int)counts.x > 0 && any && h < params->group; h++) {
         const uint64_t head = (uint64_t)place.x * (uint64_t)params->group + (uint64_t)h;
         const uint64_t pair = (uint64_t)counts.w * (uint64_t)params->heads + head;

@@ -68,6 +68,7 @@ typedef struct mxa_backward_params {
     mxa_global row_factors; /* FP32 [head][64*tile + s], where a tile is far: 2^(score - M) to P */
     mxa_global k_records;   /* [kv_head][k_row/32] */
     mxa_global dv_factor;   /* FP32 [sequence][kv_head] */
+    mxa_global far;         /* uint32 [sequence][kv_head]: some record may be far */
     mxa_global mean;        /* FP32 [sequence][head][D]: of dO, what dout_t was made less */
     mxa_global mean_used;   /* FP32 [sequence][head]: its largest magnitude; 0: none is used */
     mxa_global column_sums; /* FP32 [head][k_row]: scratch for sums of P over queries */

@@ -65,6 +65,7 @@ typedef struct mxa_backward_prepare_params {
     /* Factors. */
     mxa_global factors;         /* [sequence][kv_head] */
     mxa_global dv_factor;       /* FP32 [sequence][kv_head] */
+    mxa_global far;             /* uint32 [sequence][kv_head]: some query group's `far` */
     mxa_global dq_log2;         /* int32 [sequence][head]: dQ is added up times 2^this */
     mxa_global mean, mean_used; /* FP32 [sequence][head][D]; [sequence][head]: its largest */
     /* Second pass. */

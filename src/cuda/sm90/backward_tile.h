@@ -17,10 +17,13 @@ enum {
     BACKWARD_TILE_STEPS = 0,    /* steps (-1: no more tiles), first, k_used, sequence */
     BACKWARD_TILE_PLACE = 16,   /* kv_head, k_row, k_outer, k_first */
     BACKWARD_TILE_QUERIES = 32, /* q_row, q_tile, q_used, diagonal */
-    BACKWARD_TILE_RANGE = 48,   /* step_first, step_end, dV's factor, whether a mean is used */
+    BACKWARD_TILE_RANGE = 48,   /* step_first, step_end, dV's factor, flags below */
     BACKWARD_TILE_KEYS = 64,    /* mxa_backward_key_record of its groups, at most six */
     BACKWARD_TILE_BYTES = 160
 };
+
+/* Of a tile: a mean is used when another bit is not 0. */
+#define BACKWARD_TILE_FAR 0x80000000u /* some record of its queries may be far */
 
 /* A step's word in shared memory: four integers. */
 enum {
@@ -148,7 +151,7 @@ MXA_DEVICE void backward_tile_write_factors(const mxa_backward_params *params, m
                               (uint64_t)(params->heads / params->group) +
                           dev_load_shared_u32(at + BACKWARD_TILE_PLACE);
     const mxa_global used = params->mean_used + 4 * pair * (uint64_t)params->group;
-    uint32_t means = 0;
+    uint32_t means = dev_load_global_u32(params->far + 4 * pair) ? BACKWARD_TILE_FAR : 0;
     MXA_NO_UNROLL
     for (int h = 0; h < params->group; h++) {
         means |= dev_load_global_u32(used + 4 * (uint64_t)h);
@@ -186,10 +189,12 @@ MXA_DEVICE void backward_step_write(const mxa_backward_params *params, int tile_
     int query = j * MXA_BACKWARD_TILE_Q, first = (int)counts.y, low = 0;
     uint64_t pair = (uint64_t)((int)counts.w * params->heads + q_head);
     uint64_t block = (uint64_t)(q_head * params->q_tiles + (int)queries.y + j);
-    flags |= dev_load_global_u32(params->q_records + block * MXA_BACKWARD_RECORD +
-                                 MXA_BACKWARD_RECORD_FAR)
-                 ? BACKWARD_FAR
-                 : 0;
+    if (dev_load_shared_u32(at + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR) {
+        flags |= dev_load_global_u32(params->q_records + block * MXA_BACKWARD_RECORD +
+                                     MXA_BACKWARD_RECORD_FAR)
+                     ? BACKWARD_FAR
+                     : 0;
+    }
     flags |= dev_load_global_u32(params->mean_used + 4 * pair) ? BACKWARD_MEAN : 0;
     flags |= j == (int)dev_load_shared_u32(at + BACKWARD_TILE_RANGE) ? BACKWARD_LAST : 0;
     flags |= backward_min((int)queries.z - query, MXA_BACKWARD_TILE_Q) * BACKWARD_QUERIES;

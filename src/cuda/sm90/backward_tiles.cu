@@ -87,7 +87,7 @@ MXA_DEVICE float key_factor(float v_norm, float o_norm, float dlse_norm)
 /* A query group's record and what else is asked of it. */
 typedef struct query_group {
     float dout_norm, o_norm, dlse, squares, dout_most;
-    int exponent, sum_log2;
+    int exponent, sum_log2, far;
 } query_group;
 
 MXA_DEVICE void read_query_group(const mxa_backward_prepare_params *params, uint64_t index,
@@ -102,6 +102,7 @@ MXA_DEVICE void read_query_group(const mxa_backward_prepare_params *params, uint
     g->dout_most = f32_bits(b.x);
     g->exponent = (int)b.y;
     g->sum_log2 = (int)b.z;
+    g->far = (int)b.w;
 }
 
 /* Exponent of a group of q's copy at row q_row; *finite: it is one. */
@@ -219,11 +220,12 @@ MXA_DEVICE void read_keys(const mxa_backward_prepare_params *params, mxa_shared 
     *k_most = cta_max(shared, most);
 }
 
-/* First look at the queries of the q heads: largest norms. */
-MXA_DEVICE void read_queries(const mxa_backward_prepare_params *params, mxa_shared shared,
-                             const backward_extent *extent, int kv_head, float *o_norm, float *dlse)
+/* First look at the queries of the q heads: largest norms, and whether some row is far. */
+MXA_DEVICE int read_queries(const mxa_backward_prepare_params *params, mxa_shared shared,
+                            const backward_extent *extent, int kv_head, float *o_norm, float *dlse)
 {
     float o = 0.0f, most = 0.0f;
+    int far = 0;
     for (int h = kv_head * params->group; h < (kv_head + 1) * params->group; h++) {
         uint64_t first = 2 * ((uint64_t)h * (uint64_t)params->q_tiles + (uint64_t)extent->tile);
         MXA_NO_UNROLL
@@ -232,10 +234,12 @@ MXA_DEVICE void read_queries(const mxa_backward_prepare_params *params, mxa_shar
             read_query_group(params, first + (uint64_t)g, &group);
             o = max_f32(o, group.o_norm);
             most = max_f32(most, group.dlse);
+            far |= group.far;
         }
     }
     *o_norm = cta_max_f32(shared, o);
     *dlse = cta_max_f32(shared, most);
+    return cta_max(shared, far);
 }
 
 /* One q head: its mean, its exponent of dQ; raises the exponents of Q^T and dO^T. */
@@ -301,7 +305,11 @@ MXA_DEVICE void find_factors(const mxa_backward_prepare_params *params, int head
         q_row = dev_load_global_i32(params->batch.sequences + 64 * (uint64_t)sequence + 32);
     }
     read_keys(params, shared, &extent, kv_head, &f.v_norm, &k_most);
-    read_queries(params, shared, &extent, kv_head, &f.o_norm, &dlse);
+    const int far = read_queries(params, shared, &extent, kv_head, &f.o_norm, &dlse);
+    const uint64_t pair = (uint64_t)(sequence * (params->heads / params->group) + kv_head);
+    if (dev_thread() == 0) {
+        dev_store_global_u32(params->far + 4 * pair, (uint32_t)far);
+    }
     f.dlse_norm = dlse > 0.0f ? f.v_norm > 0.0f ? f.v_norm : 1.0f : 0.0f;
     f.dout_log2 = f.q_log2 = -1000;
     for (int h = kv_head * params->group; h < (kv_head + 1) * params->group; h++) {
@@ -326,7 +334,6 @@ MXA_DEVICE void find_factors(const mxa_backward_prepare_params *params, int head
     f.q_log2 = f.q_log2 < -900 ? 0 : f.q_log2;
     f.dout_log2 = f.dout_log2 < -900 ? 0 : f.dout_log2;
     if (dev_thread() == 0) {
-        uint64_t pair = (uint64_t)(sequence * (params->heads / params->group) + kv_head);
         mxa_u32x4 a = {bits_f32(f.v_norm), bits_f32(f.o_norm), bits_f32(f.dlse_norm),
                        (uint32_t)f.dout_log2};
         dev_store_global_u32x4(params->factors + 32 * pair, a);
