@@ -56,10 +56,10 @@ static inline int64_t mxa_forward_q_floats(int64_t head_dim)
     return 2 * ((head_dim + 63) / 64 * 64);
 }
 
-/* m, l and O of each lane, and a flag. */
+/* O, m and l of each lane, and a flag: whole lines. */
 static inline int64_t mxa_forward_part_floats(int64_t lanes, int64_t head_dim_v)
 {
-    return lanes * (2 + (head_dim_v + 63) / 64 * 64) + 1;
+    return (lanes * (2 + (head_dim_v + 63) / 64 * 64) + 1 + 15) / 16 * 16;
 }
 
 typedef struct mxa_forward_kernel {

@@ -93,13 +93,13 @@ static void part_result(part *p, int64_t index)
     const mxa_forward_job *job = p->t->job;
     const int64_t most = mxa_forward_part_floats(job->lanes_most, job->problem->head_dim_v);
 
-    p->m = job->parts +
-           ((job->first_part[p->t->b] + index) * job->problem->kv_heads + p->t->kv_head) * most;
-    p->l = p->m + p->t->lanes;
-    p->slow = p->l + p->t->lanes;
-    p->o = p->slow + 1;
     p->q_step = mxa_forward_q_floats(job->problem->head_dim);
     p->o_step = mxa_round_up(job->problem->head_dim_v, 64);
+    p->o = job->parts +
+           ((job->first_part[p->t->b] + index) * job->problem->kv_heads + p->t->kv_head) * most;
+    p->m = p->o + p->t->lanes * p->o_step;
+    p->l = p->m + p->t->lanes;
+    p->slow = p->l + p->t->lanes;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -299,7 +299,8 @@ static void part_start(const part *p)
 {
     for (int64_t lane = 0; lane < p->t->lanes; lane++)
         p->m[lane] = lane_start(p->t, lane);
-    memset(p->l, 0, (size_t)(p->t->lanes * (1 + p->o_step) + 1) * sizeof(float));
+    memset(p->o, 0, (size_t)(p->t->lanes * p->o_step) * sizeof(float));
+    memset(p->l, 0, (size_t)(p->t->lanes + 1) * sizeof(float));
 #ifdef VEC_HALVES
     p->slow[0] = half_lanes(p->t->lanes) ? 0.0f : 1.0f;
 #endif

@@ -15,7 +15,8 @@
 
 enum {
     BLOCK_VECTORS = MXA_BLOCK / VEC_LANES,
-    HALF_SUMS = VEC_LANES == 16 ? 16 : 8 /* vectors of O in registers at a time */
+    HALF_SUMS = VEC_LANES == 16 ? 16 : 8, /* vectors of O in registers at a time */
+    SMALL_SCALE = 64                      /* 2^-63 */
 };
 
 /* Where vector i of block b lies among the halves of a row. */
@@ -42,16 +43,44 @@ static int half_is_zero(const uint8_t *codes, int64_t count)
     return any == 0;
 }
 
+/* Factors of one row's blocks; *most becomes the largest scale so far. values: factors will meet P,
+ * and must not be so small that their product is below FP32's normal range, where some machines are
+ * slow: a block of zeros may have any other. Returns 0 where another one is that small. */
+VEC_INLINE int half_factors(const mxa_operand *operand, const uint8_t *codes, const uint8_t *scales,
+                            int values, float *factors, uint32_t *most)
+{
+    const int64_t dims = operand->dims, blocks = (dims + MXA_BLOCK - 1) / MXA_BLOCK;
+    uint32_t least = 255;
+
+    for (int64_t b = 0; b < blocks; b++) {
+        const uint32_t scale = scales[b * operand->scale_k], bits = (scale + 8) << 23;
+
+        memcpy(&factors[b], &bits, sizeof(bits));
+        *most = scale > *most ? scale : *most;
+        least = scale < least ? scale : least;
+    }
+    if (!values || least >= SMALL_SCALE)
+        return 1;
+    for (int64_t b = 0; b < blocks; b++) {
+        if (scales[b * operand->scale_k] >= SMALL_SCALE)
+            continue;
+        if (!half_is_zero(codes + b * MXA_BLOCK, dims - b * MXA_BLOCK))
+            return 0;
+        factors[b] = 1.0f;
+    }
+    return 1;
+}
+
 /* Rows of tokens [first, first+count) and a factor for each block, zeros up to STEP_KEYS rows.
- * Returns 0 when one is not usual. values: factors will meet P, and must not be so small that their
- * product is below FP32's normal range, where some machines are slow: a block of zeros may have any
- * other. Asks for the rows of the next step. */
+ * Returns 0 when one is not usual. Asks for the rows of the next step. */
 static VEC_NOINLINE int half_rows(const mxa_operand *operand, int64_t first, int64_t count,
                                   int values, uint16_t *out, float *factors)
 {
     const int64_t dims = operand->dims, width = mxa_round_up(dims, HALF_CODES);
-    const int64_t blocks = width / MXA_BLOCK;
-    int unusual = 0;
+    const int64_t blocks = width / MXA_BLOCK, whole = dims / HALF_CODES * HALF_CODES;
+    half_flags largest = half_flags_none();
+    uint32_t most = 0;
+    int usual = 1;
 
     if (operand->dtype != MXATTN_E4M3 || operand->axis != MXATTN_HDIM || !operand->scale_first)
         return 0;
@@ -61,29 +90,26 @@ static VEC_NOINLINE int half_rows(const mxa_operand *operand, int64_t first, int
         const uint8_t *scales = operand->scale_first + token / MXA_BLOCK * operand->scale_block +
                                 token % MXA_BLOCK * operand->scale_token;
 
-        for (int64_t d = 0; d < dims; d += 64)
-            vec_prefetch(codes + STEP_KEYS * operand->token_stride + d);
-        for (int64_t d = 0; d < dims; d += HALF_CODES) {
-            const int64_t left = dims - d;
-
-            unusual |=
-                halves_from_e4m3(codes + d, left < HALF_CODES ? (int)left : HALF_CODES, out + d);
+        for (int64_t d = 0; d < whole; d += HALF_CODES) {
+            if (d % 64 == 0)
+                vec_prefetch(codes + STEP_KEYS * operand->token_stride + d);
+            halves_from_e4m3(codes + d, out + d, &largest);
         }
-        for (int64_t b = 0; b < blocks; b++) {
-            const int64_t d = b * MXA_BLOCK;
-            const uint8_t scale = d < dims ? scales[b * operand->scale_k] : 127;
+        if (whole < dims) {
+            uint8_t some[HALF_CODES] = {0};
 
-            factors[b] = scale_factor(scale, MXATTN_E4M3);
-            unusual |= scale_is_unusual(scale, MXATTN_E4M3);
-            if (values && scale < 64) {
-                unusual |= !half_is_zero(codes + d, dims - d);
+            memcpy(some, codes + whole, (size_t)(dims - whole));
+            halves_from_e4m3(some, out + whole, &largest);
+            for (int64_t b = (dims + MXA_BLOCK - 1) / MXA_BLOCK; b < blocks; b++)
                 factors[b] = 1.0f;
-            }
         }
+        usual &= half_factors(operand, codes, scales, values, factors, &most);
     }
-    memset(out, 0, (size_t)((STEP_KEYS - count) * width) * sizeof(*out));
-    memset(factors, 0, (size_t)((STEP_KEYS - count) * blocks) * sizeof(*factors));
-    return !unusual;
+    if (count < STEP_KEYS) {
+        memset(out, 0, (size_t)((STEP_KEYS - count) * width) * sizeof(*out));
+        memset(factors, 0, (size_t)((STEP_KEYS - count) * blocks) * sizeof(*factors));
+    }
+    return usual && !scale_is_unusual((uint8_t)most, MXATTN_E4M3) && !half_flags_any(largest);
 }
 
 /* STEP_KEYS dot products of each lane. */

@@ -224,22 +224,28 @@ static inline vec vec_sums(const vec r[VEC_LANES])
 #define VEC_HALVES
 enum { HALF_CODES = 32, HALF_LANES_MOST = 2 };
 
-static inline int halves_from_e4m3(const uint8_t *p, int count, uint16_t out[HALF_CODES])
+typedef __m256i half_flags;
+
+static inline half_flags half_flags_none(void)
+{
+    return _mm256_setzero_si256();
+}
+
+static inline int half_flags_any(half_flags most)
+{
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_set1_epi8(0x7f))) != 0;
+}
+
+static inline void halves_from_e4m3(const uint8_t *p, uint16_t out[HALF_CODES], half_flags *most)
 {
     const __m256i keep = _mm256_set1_epi16((int16_t)0xbf80);
-    uint8_t some[HALF_CODES] = {0};
-
-    if (count < HALF_CODES)
-        p = memcpy(some, p, (size_t)count);
     const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
     const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 1);
     const __m256i odd = _mm256_srai_epi16(x, 1);
-    const __m256i nans =
-        _mm256_cmpeq_epi8(_mm256_or_si256(x, _mm256_set1_epi8(-0x80)), _mm256_set1_epi8(-1));
 
     _mm256_storeu_si256((__m256i *)(void *)out, _mm256_and_si256(even, keep));
     _mm256_storeu_si256((__m256i *)(void *)(out + HALF_CODES / 2), _mm256_and_si256(odd, keep));
-    return _mm256_movemask_epi8(nans) != 0;
+    *most = _mm256_max_epu8(*most, _mm256_and_si256(x, _mm256_set1_epi8(0x7f)));
 }
 
 static inline vec vec_from_half(const uint16_t *p)

@@ -229,18 +229,28 @@ static inline vec vec_sums(const vec r[VEC_LANES])
 #define VEC_HALVES
 enum { HALF_CODES = 64, HALF_LANES_MOST = 4 };
 
-static inline int halves_from_e4m3(const uint8_t *p, int count, uint16_t out[HALF_CODES])
+typedef __m512i half_flags;
+
+static inline half_flags half_flags_none(void)
+{
+    return _mm512_setzero_si512();
+}
+
+static inline int half_flags_any(half_flags most)
+{
+    return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(0x7f)) != 0;
+}
+
+static inline void halves_from_e4m3(const uint8_t *p, uint16_t out[HALF_CODES], half_flags *most)
 {
     const __m512i keep = _mm512_set1_epi16((int16_t)0xbf80);
-    const __mmask64 present = count < HALF_CODES ? ((__mmask64)1 << count) - 1 : ~(__mmask64)0;
-    const __m512i x = _mm512_maskz_loadu_epi8(present, p);
+    const __m512i x = _mm512_loadu_si512(p);
     const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 1);
     const __m512i odd = _mm512_srai_epi16(x, 1);
 
     _mm512_storeu_si512(out, _mm512_and_si512(even, keep));
     _mm512_storeu_si512(out + HALF_CODES / 2, _mm512_and_si512(odd, keep));
-    return _mm512_cmpeq_epi8_mask(_mm512_or_si512(x, _mm512_set1_epi8(-0x80)),
-                                  _mm512_set1_epi8(-1)) != 0;
+    *most = _mm512_max_epu8(*most, _mm512_and_si512(x, _mm512_set1_epi8(0x7f)));
 }
 
 static inline vec vec_from_half(const uint16_t *p)

@@ -17,8 +17,9 @@
  *   vec_store_f16          rounds to nearest even
  *   ivec_store_high16      the high half of each lane
  *   vec_sums(r)            lane i: the sum of all lanes of r[i]
- *   halves_from_e4m3       HALF_CODES codes times 2^-8 as binary16, the even ones first; those from
- *                          count on are 0. Returns 1 when one is a NaN. Only with VEC_HALVES
+ *   halves_from_e4m3       HALF_CODES codes times 2^-8 as binary16, the even ones first; into the
+ *                          half_flags go what tells, in half_flags_any, whether one of them was a
+ *                          NaN. Only with VEC_HALVES
  *   vec_from_half          VEC_LANES of them
  *   HALF_LANES_MOST        queries times heads up to which decoding through them pays
  *   vec_transpose(r)       VEC_LANES x VEC_LANES lanes of 32 bits, whatever they hold
