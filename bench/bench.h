@@ -46,8 +46,12 @@ void mxc_bench_attention(mxc_bench *bench, int backward, int in_call);
 /* Quantization of a tensor of q's shape out of float32 or bfloat16. */
 void mxc_bench_quantize(mxc_bench *bench, mxattn_dtype wide, mxattn_block block);
 
-/* Forward and backward over the shapes that docs/benchmarking.md has goals for. */
+/* Forward and backward over the shapes that docs/benchmarking.md has goals for, and forward of one
+ * of them on one and two threads and on each instruction set. */
 void mxc_bench_shapes(mxc_bench *bench, const mxc_options *options);
+
+/* Lengths 16,384 to 65,536, without mask, baselines or quantization in the call. */
+void mxc_bench_long(mxc_bench *bench, const mxc_options *options, int forward, int backward);
 
 /* Prints how the time of an operation grows with the length, from the rows so far. */
 void mxc_bench_fit(mxc_bench *bench, const char *op);

@@ -4,6 +4,7 @@
  */
 #include "bench.h"
 #include "error.h"
+#include "run.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -66,9 +67,40 @@ static void run_decode(mxc_bench *b, const mxc_options *options, int64_t seqlen_
     run(b, &choice, 0);
 }
 
+/* All instruction sets of the machine, those too that a context by itself would leave out. */
+static uint32_t machine_isa(void)
+{
+    mxattn_context *context;
+    mxattn_context_options options;
+    mxattn_backend_info info;
+    mxattn_context_options_init(&options);
+    mxattn_backend_info_init(&info);
+    options.isa_mask = MXATTN_ISA_ALL >> 1; /* each named */
+    mxc_need(mxattn_context_create(&options, &context));
+    mxc_need(mxattn_backend_query(context, MXATTN_BACKEND_CPU, &info));
+    mxattn_context_destroy(context);
+    return info.isa;
+}
+
+/* Forward of S = 2,048 on another number of threads, or on an older instruction set. */
+static void run_on(const mxc_bench *b, const mxc_options *options, int32_t threads, const char *isa)
+{
+    mxc_options choice = *options;
+    mxc_bench other = *b;
+    choice.threads = threads;
+    choice.isa = isa ? isa : options->isa;
+    mxattn_context *context = mxc_run_context(&choice, 1);
+    other.context = context;
+    other.threads = threads;
+    run_square(&other, &choice, 2048, 128, 0, 0);
+    mxattn_context_destroy(context);
+}
+
 void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
 {
     static const int64_t dims[] = {64, 96, 192, 256};
+    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16"};
+    const uint32_t machine = machine_isa();
     mxc_options choice = *options;
     if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
         mxc_die("'shapes' is given beside lengths; it has shapes of its own");
@@ -93,6 +125,24 @@ void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
     choice.heads = choice.kv_heads = 1;
     choice.head_dim = 64;
     run(b, &choice, 0);
+    run_on(b, options, 1, NULL);
+    run_on(b, options, 2, NULL);
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
+        if ((mxc_isa_mask(isas[i]) & ~machine) == 0)
+            run_on(b, options, 1, isas[i]);
+}
+
+void mxc_bench_long(mxc_bench *b, const mxc_options *options, int forward, int backward)
+{
+    mxc_options choice = *options;
+    mxc_bench alone = *b;
+    alone.baseline_count = 0;
+    for (choice.seqlen = 16384; choice.seqlen <= 65536; choice.seqlen *= 2) {
+        if (forward)
+            run(&alone, &choice, 0);
+        if (backward)
+            run(&alone, &choice, 1);
+    }
 }
 
 /* Milliseconds = a*S^2 + b*S by least squares of the relative residuals. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { LEAST_REPETITIONS = 5, MOST_REPETITIONS = 2000 };
+enum { LEAST_REPETITIONS = 5, FEW_REPETITIONS = 2, MOST_REPETITIONS = 2000, LONG_SECONDS = 10 };
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -42,7 +42,10 @@ void mxc_time_turns(mxc_work *works, int count, double min_seconds)
             times[i][n] = mxc_seconds() - before;
         }
         n++;
-        if (n >= LEAST_REPETITIONS && mxc_seconds() - start >= min_seconds * count)
+        double spent = mxc_seconds() - start;
+        if (n >= LEAST_REPETITIONS && spent >= min_seconds * count)
+            break;
+        if (n >= FEW_REPETITIONS && spent >= LONG_SECONDS * count) /* each takes seconds */
             break;
     }
     for (int i = 0; i < count; i++)

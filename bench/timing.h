@@ -14,8 +14,8 @@ typedef struct mxc_timing {
 } mxc_timing;
 
 /* Runs work(arg, set) with set = 0, 1, ... sets-1, 0, ...: each set is a copy of all buffers, so
- * that none is found in the cache. Once per set apart (warm-up), then at least 5 times and for
- * min_seconds. */
+ * that none is found in the cache. Once per set apart (warm-up), then at least 5 times (2 where
+ * that takes more than 10 s) and for min_seconds. */
 mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds);
 
 /* One of several pieces of work that take turns, so that a noisy moment meets all of them. */

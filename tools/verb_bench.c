@@ -16,8 +16,9 @@
 #include <string.h>
 
 enum { KEY_JSON = 0x100, KEY_SWEEP, KEY_MIN_TIME, KEY_NO_BASELINE, CHILDREN = 4 };
-/* Producers and shapes have sizes of their own, and take their time: only when asked for. */
-enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7, PRODUCERS = 8, SHAPES = 16 };
+/* Producers and shapes have sizes of their own, and take their time: only when asked for, by name
+ * or with all the rest by an `all` that names no sizes. */
+enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7, PRODUCERS = 8, SHAPES = 16, WHOLE = 32 };
 
 typedef struct arguments {
     int ops; /* a mask; 0: not given */
@@ -30,7 +31,7 @@ static void set_op(arguments *a, const char *text)
 {
     static const char *const names[] = {"all",       "forward", "backward", "quantize",
                                         "producers", "shapes",  NULL};
-    static const int masks[] = {ALL, FORWARD, BACKWARD, QUANTIZE, PRODUCERS, SHAPES};
+    static const int masks[] = {ALL | WHOLE, FORWARD, BACKWARD, QUANTIZE, PRODUCERS, SHAPES};
     a->ops |= masks[mxc_parse_choice("the operation", text, names)];
 }
 
@@ -71,7 +72,8 @@ static const struct argp_child children[CHILDREN + 1] = {{&mxc_argp_sizes, 0, NU
                                                          {0}};
 static const struct argp_option own_options[] = {
     {"json", KEY_JSON, "F", 0, "Writes every row to F as well", 0},
-    {"sweep", KEY_SWEEP, 0, 0, "Lengths 512 to 8192, with and without a causal mask", 0},
+    {"sweep", KEY_SWEEP, 0, 0,
+     "Lengths 512 to 8192, with and without a causal mask, and to 65536 without", 0},
     {"min-time", KEY_MIN_TIME, "SECONDS", 0, "Least time spent on each row (default 1)", 0},
     {"no-baseline", KEY_NO_BASELINE, 0, 0, "Times no other library", 0},
     {0}};
@@ -82,7 +84,9 @@ static const struct argp argp = {
     .args_doc = "[forward|backward|quantize|producers|shapes|all]",
     .doc =
         "Verifies each operation, then times it: median, least and most, and the share of what "
-        "this machine can do, measured in the same run; ratio: a baseline's time over ours. With "
+        "this machine can do, measured in the same run; then each baseline's time over ours. `all` "
+        "without "
+        "lengths takes producers and shapes too. With "
         "--backend cuda: on device 0, sustained (0.1 s of calls, then 40), by the device's clock.\v"
         "Example: mxattn bench all --seqlen 2048 --heads 8 --head-dim 128 --causal --json "
         "bench.json"};
@@ -123,12 +127,14 @@ static void bench_sweep(mxc_bench *b, int ops, const mxc_options *options)
     mxc_options choice = *options;
     if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
         mxc_die("--sweep is given beside lengths; it has lengths of its own");
-    for (int causal = 0; causal <= 1; causal++)
+    for (int causal = 0; causal <= 1; causal++) {
+        choice.causal = causal;
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             choice.seqlen = lengths[i];
-            choice.causal = causal;
             bench_shape(b, ops, &choice);
         }
+    }
+    mxc_bench_long(b, options, ops & FORWARD, ops & BACKWARD);
     if (ops & FORWARD)
         mxc_bench_fit(b, "forward");
     if (ops & BACKWARD)
@@ -152,7 +158,8 @@ int mxc_verb_bench(int argc, char **argv)
     arguments a = {.min_seconds = 1};
     mxc_options_init(&options);
     mxc_parse(&argp, argc, argv, &options, &a);
-    const int ops = a.ops ? a.ops : ALL;
+    const int sized = options.seqlen || options.seqlen_q || options.seqlen_k || options.lengths;
+    int ops = a.ops ? a.ops : ALL;
     FILE *json = a.json ? mxc_output_open("--json", a.json) : NULL;
     mxattn_context *context = mxc_run_context(&options, 1);
     mxattn_context *checker = mxc_run_context(&options, 0);
@@ -163,6 +170,8 @@ int mxc_verb_bench(int argc, char **argv)
                    .min_seconds = a.min_seconds,
                    .rows = cJSON_CreateArray()};
     const int on_device = mxc_bench_on_device(options.backend);
+    if ((ops & WHOLE) && !sized && !on_device && !a.sweep)
+        ops |= PRODUCERS | SHAPES;
     if (on_device && (ops & (PRODUCERS | SHAPES)))
         mxc_die(
             "producers or shapes is given beside --backend cuda; bench/gpu.py times producers on a "
