@@ -56,6 +56,10 @@ static struct peak {
     {"avx512bf16", "bf16 dot products, 16 wide", mxc_peak_avx512bf16, MXC_PEAK_CHAINS * 32 * 2, 0,
      0},
 #endif
+#ifdef MXA_BUILD_AMX
+    {"amx", "bf16 matrix products, 16 x 16 x 32", mxc_peak_amx,
+     4.0 * 16 * 16 * 32 * 2 / MXC_PEAK_AMX_STEPS, 0, 0},
+#endif
 };
 
 typedef struct peak_run {

@@ -225,7 +225,7 @@ static error_t parse_run(int key, char *arg, struct argp_state *state)
 {
     static const char *const backends[] = {"auto",     "ref",       "cpu", "cuda",
                                            "emu-sm90", "emu-sm100", NULL};
-    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", NULL};
+    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", "amx", NULL};
     mxc_options *o = state->input;
     switch (key) {
     case KEY_BACKEND: /* the order of the enum */
@@ -302,8 +302,8 @@ static const struct argp_option run_options[] = {
      "auto: the CPU)",
      0},
     {"threads", KEY_THREADS, "N", 0, "Threads (default: as many as there are processors)", 0},
-    {"isa", KEY_ISA, "X", 0, "Newest instruction set used: portable, avx2, avx512 or avx512bf16",
-     0},
+    {"isa", KEY_ISA, "X", 0,
+     "Newest instruction set used: portable, avx2, avx512, avx512bf16 or amx", 0},
     {0}};
 
 static const struct argp_option rounding_options[] = {

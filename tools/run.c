@@ -19,7 +19,8 @@ uint32_t mxc_isa_mask(const char *name)
     } isas[] = {{"portable", MXATTN_ISA_PORTABLE},
                 {"avx2", MXATTN_ISA_AVX2},
                 {"avx512", MXATTN_ISA_AVX512},
-                {"avx512bf16", MXATTN_ISA_AVX512_BF16 | MXATTN_ISA_AVX512_VBMI}};
+                {"avx512bf16", MXATTN_ISA_AVX512_BF16 | MXATTN_ISA_AVX512_VBMI},
+                {"amx", MXATTN_ISA_AMX_BF16}};
     uint32_t mask = 0;
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         mask |= isas[i].bits;

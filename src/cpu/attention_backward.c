@@ -30,6 +30,10 @@ enum {
 
 const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa, int exact)
 {
+#if defined(MXA_BUILD_AMX)
+    if (!exact && (isa & MXATTN_ISA_AMX_BF16))
+        return &mxa_backward_amx;
+#endif
 #if defined(MXA_BUILD_AVX512BF16)
     if (!exact && (isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
         return &mxa_backward_avx512bf16;

@@ -84,6 +84,7 @@ extern const mxa_backward_kernel mxa_backward_portable;
 extern const mxa_backward_kernel mxa_backward_avx2;
 extern const mxa_backward_kernel mxa_backward_avx512;
 extern const mxa_backward_kernel mxa_backward_avx512bf16;
+extern const mxa_backward_kernel mxa_backward_amx;
 
 /* The kernel of the strongest instruction set of a mask; exact: of those that do not flush. */
 const mxa_backward_kernel *mxa_backward_kernel_of(uint32_t isa, int exact);

@@ -25,7 +25,8 @@
 enum {
     TILE_Q = MXA_BACKWARD_TILE_Q,
     TILE_K = MXA_BACKWARD_TILE_K,
-    STEP = TILE_K + MXA_BACKWARD_PAD /* of rows of keys in P, dS */
+    STEP = TILE_K + MXA_BACKWARD_PAD,                 /* of rows of keys in P, dS */
+    KEY_STEP = TILE_Q / UNIT_DEPTH + MXA_BACKWARD_PAD /* of rows of queries, turned over */
 };
 
 _Static_assert(TILE_Q % MXA_BLOCK == 0 && TILE_K % MXA_BLOCK == 0, "tiles hold whole blocks");
@@ -43,8 +44,11 @@ typedef struct space {
     float *slope;             /* (TILE_Q, STEP) */
     unit *p_units, *ds_units; /* (TILE_Q/UNIT_DEPTH, STEP): contracted over queries */
     unit *ds_rows;            /* (TILE_Q, STEP/UNIT_DEPTH): contracted over keys */
-    float *dk, *dv;           /* (TILE_K, dims) */
-    float *partial;           /* (TILE_Q, dims): dQ of one step, reduced in FP16 */
+    /* For matrix products only. */
+    unit *clean;            /* (TILE_K/UNIT_DEPTH, lane_units): what without_special leaves */
+    unit *p_keys, *ds_keys; /* (TILE_K, KEY_STEP): p_units, ds_units turned over */
+    float *dk, *dv;         /* (TILE_K, dims) */
+    float *partial;         /* (TILE_Q, dims): dQ of one step, reduced in FP16 */
 } space;
 
 /* A tile of keys, and a tile of queries of one head before it. */
@@ -91,6 +95,11 @@ static int64_t carve(const mxattn_attention_problem *problem, void *scratch, spa
         s->ds_units = mxa_arena_take(&at, tile / UNIT_DEPTH * unit_bytes);
         s->ds_rows = mxa_arena_take(&at, tile / UNIT_DEPTH * unit_bytes);
     }
+    const int64_t turned = MATRIX_UNITS > 1 ? TILE_K * KEY_STEP * unit_bytes : 0;
+    s->clean = mxa_arena_take(
+        &at, MATRIX_UNITS > 1 ? TILE_K / UNIT_DEPTH * (most + MXA_BACKWARD_PAD) * unit_bytes : 0);
+    s->p_keys = mxa_arena_take(&at, turned);
+    s->ds_keys = mxa_arena_take(&at, turned);
     s->dk = mxa_arena_take(&at, TILE_K * dims * float_bytes);
     s->dv = mxa_arena_take(&at, TILE_K * dims_v * float_bytes);
     s->partial = mxa_arena_take(&at, TILE_Q * dims * float_bytes);
@@ -375,17 +384,60 @@ static void dscores(const mxa_backward_job *job, const space *s, tile_rows *rows
         }
     for (int r = 0; UNIT_DEPTH > 1 && r < rows->padded; r++)
         units_from_row(s->ds + r * STEP, width, s->ds_rows + r * (STEP / UNIT_DEPTH));
+    for (int u = 0; MATRIX_UNITS > 1 && u < rows->padded / UNIT_DEPTH; u += VEC_LANES) {
+        units_transpose(s->p_units + u * STEP, STEP, width, s->p_keys + u, KEY_STEP);
+        units_transpose(s->ds_units + u * STEP, STEP, width, s->ds_keys + u, KEY_STEP);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
  * grads
  * --------------------------------------------------------------------------------------------- */
 
-/* grad_j += sum_i weights_ij x_i over the rows i that see key j. */
-static void grads_of_keys(const tile_rows *rows, int keys, const unit *weights, const unit *x,
-                          int64_t x_step, float *grad, int64_t dims)
+/* Copies units with NaN and infinite elements at 0: matrix products run over masked elements too.
+ */
+static const unit *without_special(const unit *x, int64_t x_step, int64_t units, int64_t dims,
+                                   unit *out)
 {
-    const int height = rows->special ? 1 : TILE_M;
+    for (int64_t u = 0; u < units; u++)
+        for (int64_t d = 0; d < dims; d++) {
+            out[u * x_step + d] = x[u * x_step + d];
+            for (int part = 0; part < UNIT_DEPTH; part++)
+                if (!isfinite(unit_part(x[u * x_step + d], part)))
+                    unit_clear(&out[u * x_step + d], part);
+        }
+    return out;
+}
+
+/* Adds weight * x for what without_special took out of rows [0, count) of x, to the elements that
+ * see it. by_rows: x are queries and c are keys of the tile; else the other way round. */
+static void add_special(const tile_rows *rows, int by_rows, const float *weights, const unit *x,
+                        int64_t x_step, int count, float *c, int64_t dims)
+{
+    for (int i = 0; i < count; i++)
+        for (int64_t d = 0; d < dims; d++) {
+            const float value = unit_part(x[i / UNIT_DEPTH * x_step + d], i % UNIT_DEPTH);
+
+            if (isfinite(value))
+                continue;
+            if (by_rows) {
+                for (int j = rows->low[i]; j < rows->high[i]; j++)
+                    c[j * dims + d] += weights[i * STEP + j] * value;
+            } else {
+                for (int r = 0; r < rows->count; r++)
+                    if (rows->low[r] <= i && i < rows->high[r])
+                        c[r * dims + d] += weights[r * STEP + i] * value;
+            }
+        }
+}
+
+/* grad_j += sum_i weights_ij x_i over the rows i that see key j. turned: the weights by keys, where
+ * a matrix product reads them. */
+static void grads_of_keys(const tile_rows *rows, int keys, const unit *weights, const unit *turned,
+                          const unit *x, int64_t x_step, float *grad, int64_t dims)
+{
+    const int one_by_one = rows->special && MATRIX_UNITS == 1;
+    const int height = one_by_one ? 1 : TILE_M;
     int first[TILE_K], end[TILE_K];
     int begin = 0, past = 0;
 
@@ -399,13 +451,16 @@ static void grads_of_keys(const tile_rows *rows, int keys, const unit *weights, 
     }
     for (int64_t d = 0; d < dims; d += WIDTH)
         for (int j = 0; j < keys; j += height) {
-            const int unit_first = first[j] / UNIT_DEPTH;
+            const int unit_first = first[j] / UNIT_DEPTH / MATRIX_UNITS * MATRIX_UNITS;
             float *c = grad + j * dims + d;
 
             if (first[j] >= end[j])
                 continue;
-            if (rows->special)
+            if (one_by_one)
                 product_seen(c, 1, weights + j, STEP, x + d, x_step, first[j], end[j]);
+            else if (MATRIX_UNITS > 1)
+                product_rows(c, dims, 1, turned + j * KEY_STEP + unit_first, KEY_STEP,
+                             x + unit_first * x_step + d, x_step, units_of(end[j]) - unit_first);
             else
                 product_columns(c, dims, 1, weights + unit_first * STEP + j, STEP,
                                 x + unit_first * x_step + d, x_step, units_of(end[j]) - unit_first);
@@ -430,22 +485,29 @@ static void grads_of_rows(const mxa_backward_job *job, const space *s, const til
                           const tile_keys *keys)
 {
     const int64_t dims = job->sizes.dims, step = job->sizes.lane_units;
-    const int height = keys->special ? 1 : TILE_M;
-    const int count = keys->special ? rows->count : rows->padded;
+    const int one_by_one = keys->special && MATRIX_UNITS == 1;
+    const int height = one_by_one ? 1 : TILE_M;
+    const int count = one_by_one ? rows->count : rows->padded;
+    const unit *k_units = s->k_units;
     float *dq = job->fp16 ? s->partial : rows->dq;
 
+    if (keys->special && MATRIX_UNITS > 1)
+        k_units = without_special(k_units, step, mxa_round_up(keys->count, MXA_BLOCK) / UNIT_DEPTH,
+                                  dims, s->clean);
     for (int64_t d = 0; d < dims; d += WIDTH)
         for (int r = 0; r < count; r += height) {
-            const unit *ds = s->ds_rows + r * (STEP / UNIT_DEPTH), *k = s->k_units + d;
-            const int first = rows->low[r] / UNIT_DEPTH;
+            const unit *ds = s->ds_rows + r * (STEP / UNIT_DEPTH), *k = k_units + d;
+            const int first = rows->low[r] / UNIT_DEPTH / MATRIX_UNITS * MATRIX_UNITS;
             float *c = dq + r * dims + d;
 
-            if (keys->special)
+            if (one_by_one)
                 product_seen(c, !job->fp16, ds, 1, k, step, rows->low[r], rows->high[r]);
             else
                 product_rows(c, dims, !job->fp16, ds + first, STEP / UNIT_DEPTH, k + first * step,
                              step, units_of(rows->high[r + TILE_M - 1]) - first);
         }
+    if (keys->special && MATRIX_UNITS > 1)
+        add_special(rows, 0, s->ds, s->k_units, step, keys->count, dq, dims);
     if (job->fp16)
         add_f16(rows->dq, dq, count * dims,
                 job->exponent[keys->b * job->problem->heads + rows->head]);
@@ -455,12 +517,26 @@ static void grads(const mxa_backward_job *job, const space *s, const tile_rows *
                   const tile_keys *keys)
 {
     const mxa_backward_sizes *sizes = &job->sizes;
+    const int clean = rows->special && MATRIX_UNITS > 1;
     /* Keys up to the next multiple of TILE_M have P = dS = 0. */
-    const int count = rows->special ? keys->count : (int)mxa_round_up(keys->count, TILE_M);
+    const int count =
+        rows->special && !clean ? keys->count : (int)mxa_round_up(keys->count, TILE_M);
+    const unit *dout = rows->dout_units, *q = rows->q_units;
 
-    grads_of_keys(rows, count, s->p_units, rows->dout_units, sizes->lane_units_v, s->dv,
+    if (clean)
+        dout = without_special(dout, sizes->lane_units_v, rows->padded / UNIT_DEPTH, sizes->dims_v,
+                               s->clean);
+    grads_of_keys(rows, count, s->p_units, s->p_keys, dout, sizes->lane_units_v, s->dv,
                   sizes->dims_v);
-    grads_of_keys(rows, count, s->ds_units, rows->q_units, sizes->lane_units, s->dk, sizes->dims);
+    if (clean) {
+        add_special(rows, 1, s->p, rows->dout_units, sizes->lane_units_v, rows->count, s->dv,
+                    sizes->dims_v);
+        q = without_special(q, sizes->lane_units, rows->padded / UNIT_DEPTH, sizes->dims, s->clean);
+    }
+    grads_of_keys(rows, count, s->ds_units, s->ds_keys, q, sizes->lane_units, s->dk, sizes->dims);
+    if (clean)
+        add_special(rows, 1, s->ds, rows->q_units, sizes->lane_units, rows->count, s->dk,
+                    sizes->dims);
     grads_of_rows(job, s, rows, keys);
 }
 
@@ -513,6 +589,7 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
     carve(job->problem, job->scratch + worker * job->sizes.scratch_bytes, &s);
     for (int64_t head = first_head; head < first_head + job->group; head++)
         clear_dq(job, keys.b, head, split);
+    matrix_begin();
     for (keys.first = split * TILE_K; keys.first < used_k; keys.first += splits * TILE_K) {
         const int64_t left = used_k - keys.first;
 
@@ -532,6 +609,7 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
             }
         finish(job, &s, &keys);
     }
+    matrix_end();
 }
 
 const mxa_backward_kernel VEC_NAME(mxa_backward) = {

@@ -11,6 +11,7 @@
 #ifndef MXA_CPU_ATTENTION_BACKWARD_PRODUCT_BODY_H
 #define MXA_CPU_ATTENTION_BACKWARD_PRODUCT_BODY_H
 
+#include "cpu/operand.h"
 #include "cpu/vec_tile.h"
 
 #include <string.h>
@@ -40,12 +41,22 @@ VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a,
 /* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
  */
 
+#if defined(VEC_MATRIX)
+/* Whole steps of a matrix product: what lies between is 0 in one of the operands. */
+static inline void product_rows(float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
+                                const unit *b, int64_t b_step, int64_t units)
+{
+    matrix_product(c, c_row, keep, a, a_row, b, b_step, mxa_round_up(units, MATRIX_UNITS));
+}
+#else
 /* a: rows of units. */
 static VEC_NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a,
                                       int64_t a_row, const unit *b, int64_t b_step, int64_t units)
 {
     product(TILE_M, c, c_row, keep, a, a_row, 1, b, b_step, units);
 }
+
+#endif
 
 /* a: columns, the rows of c side by side. */
 static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a,

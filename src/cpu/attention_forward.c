@@ -45,6 +45,10 @@ const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa, int exact)
     if (!exact && (isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
         kernel = &mxa_forward_avx512bf16;
 #endif
+#if defined(MXA_BUILD_AMX)
+    if (!exact && (isa & MXATTN_ISA_AMX_BF16))
+        kernel = &mxa_forward_amx;
+#endif
     (void)isa;
     (void)exact;
     return kernel;

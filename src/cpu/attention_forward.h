@@ -79,6 +79,7 @@ extern const mxa_forward_kernel mxa_forward_portable;
 extern const mxa_forward_kernel mxa_forward_avx2;
 extern const mxa_forward_kernel mxa_forward_avx512;
 extern const mxa_forward_kernel mxa_forward_avx512bf16;
+extern const mxa_forward_kernel mxa_forward_amx;
 
 /* The strongest kernel of a mask; exact: of those that do not flush. */
 const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa, int exact);

@@ -203,6 +203,22 @@ static void load_hide_special(const tile *t, int64_t first_key, int64_t keys, in
  * scores
  * --------------------------------------------------------------------------------------------- */
 
+#if defined(VEC_MATRIX)
+static void scores_tile(const unit *k, int64_t k_step, const unit *q, int64_t units, float *s,
+                        float *highest)
+{
+    matrix_product(s, TILE_LANES, 0, k, k_step, q, TILE_LANES, units);
+    VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++) {
+        const float *column = s + j * VEC_LANES;
+        vec most[2] = {vec_load(highest + j * VEC_LANES), vec_set(-INFINITY)};
+
+        for (int i = 0; i < TILE_M; i++)
+            most[i % 2] = vec_max(most[i % 2], vec_load(column + i * TILE_LANES));
+        vec_store(highest + j * VEC_LANES, vec_max(most[0], most[1]));
+    }
+}
+#else
 /* TILE_M keys: their rows of S^T, and the column maxima so far. */
 static VEC_NOINLINE void scores_tile(const unit *k, int64_t k_step, const unit *q, int64_t units,
                                      float *s, float *highest)
@@ -222,6 +238,7 @@ static VEC_NOINLINE void scores_tile(const unit *k, int64_t k_step, const unit *
         vec_store(highest + j * VEC_LANES, most);
     }
 }
+#endif
 
 /* Softcap and mask over S^T, for the blocks that need either; the column maxima anew. */
 static VEC_NOINLINE void scores_adjust(const tile *t, int64_t first_lane, int64_t first_key,
@@ -256,7 +273,7 @@ static void scores(const tile *t, int64_t group, int64_t first_key, key_range ke
                    float *highest)
 {
     const unit *q = t->q + group * t->dim_units * TILE_LANES;
-    const int64_t units = t->job->problem->head_dim / UNIT_DEPTH;
+    const int64_t units = MATRIX_UNITS > 1 ? t->dim_units : t->job->problem->head_dim / UNIT_DEPTH;
 
     for (int lane = 0; lane < TILE_LANES; lane++)
         highest[lane] = -INFINITY;
@@ -340,11 +357,27 @@ static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, key_range key
  * values
  * --------------------------------------------------------------------------------------------- */
 
+#if defined(VEC_MATRIX)
+static void values_tile(const unit *v, int64_t v_step, const unit *p, int64_t units,
+                        const float *alpha, float *o)
+{
+    for (int i = 0; alpha && i < TILE_M; i++)
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++) {
+        float *at = o + i * TILE_LANES + j * VEC_LANES;
+
+        vec_store(at, vec_mul(vec_load(at), vec_load(alpha + j * VEC_LANES)));
+    }
+    matrix_product(o, TILE_LANES, 1, v, v_step, p, TILE_LANES, units);
+}
+#else
 /* TILE_M dimensions of O^T. */
-static VEC_NOINLINE void values_tile(const unit *v, const unit *p, int64_t units,
+static VEC_NOINLINE void values_tile(const unit *v, int64_t v_step, const unit *p, int64_t units,
                                      const float *alpha, float *o)
 {
     tile_sum sum;
+
+    (void)v_step;
 
     VEC_UNROLL
     for (int i = 0; i < TILE_M; i++)
@@ -363,6 +396,7 @@ static VEC_NOINLINE void values_tile(const unit *v, const unit *p, int64_t units
     tile_dot(sum, v, 1, TILE_M, p, TILE_LANES, units);
     tile_store(o, TILE_LANES, sum);
 }
+#endif
 
 /* The elements that load_hide_special took out, for the lanes that see them: P > 0 times a NaN or
  * an infinity is that again. */
@@ -395,7 +429,7 @@ static void values(const tile *t, int64_t group, key_range keys, int64_t padded,
     float *o = t->o + group * t->dims_v * TILE_LANES;
 
     for (int64_t d = 0; d < t->dims_v; d += TILE_M)
-        values_tile(t->v + panel_unit(keys.begin, d, padded), p,
+        values_tile(t->v + panel_unit(keys.begin, d, padded), panel_step(padded), p,
                     (keys.end - keys.begin) / UNIT_DEPTH, alpha, o + d * TILE_LANES);
 }
 
@@ -590,7 +624,9 @@ static void forward_task(void *arg, int64_t task, int32_t worker)
     t.lanes = lanes - t.first_lane < job->tile_q ? lanes - t.first_lane : job->tile_q;
     mxa_operand_open(&t.k_operand, &job->k, &job->sequences_k[t.b], t.b, t.kv_head);
     mxa_operand_open(&t.v_operand, &job->v, &job->sequences_k[t.b], t.b, t.kv_head);
+    matrix_begin();
     tile_run(&t);
+    matrix_end();
 }
 
 #include "cpu/attention_forward_decode_body.h"

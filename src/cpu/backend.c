@@ -19,6 +19,8 @@ static const char *kernel_names(uint32_t isa)
 {
     const char *name = mxa_cpu_isa_name(isa);
 
+    if (strcmp(name, "amx") == 0)
+        return "mxa_amx_attention_forward\nmxa_amx_attention_decode\nmxa_amx_attention_backward";
     if (strcmp(name, "avx512bf16") == 0)
         return "mxa_avx512bf16_attention_forward\nmxa_avx512bf16_attention_decode\n"
                "mxa_avx512bf16_attention_backward";

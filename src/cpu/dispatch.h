@@ -21,7 +21,7 @@ uint32_t mxa_cpu_isa_close(uint32_t isa);
 uint32_t mxa_cpu_isa_default(uint32_t isa, int is_intel);
 int mxa_cpu_is_intel(void);
 
-/* "portable", "avx2", "avx512" or "avx512bf16": the strongest of a mask. */
+/* "portable", "avx2", "avx512", "avx512bf16" or "amx": the strongest of a mask. */
 const char *mxa_cpu_isa_name(uint32_t isa);
 
 #endif

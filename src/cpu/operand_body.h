@@ -254,6 +254,90 @@ VEC_INLINE void units_from_row(const float *row, int64_t dims, unit *out)
         unit_store(out + d / UNIT_DEPTH, unit_along(row + d));
 }
 
+#if defined(UNITS_FROM_CODES)
+/* Scales of a token's blocks, into `gathered` where they do not lie side by side. */
+static inline const uint8_t *token_scales(const mxa_operand *operand, int64_t token,
+                                          uint8_t *gathered)
+{
+    if (operand->scale_first && operand->scale_k == 1)
+        return operand->scale_first + token / MXA_BLOCK * operand->scale_block +
+               token % MXA_BLOCK * operand->scale_token;
+    mxa_operand_scales(operand, token, gathered);
+    return gathered;
+}
+
+/* 1 where tokens of an operand may be decoded without FP32 between. */
+static inline int units_direct(const mxa_operand *operand)
+{
+    return operand->dtype == MXATTN_E4M3 && operand->axis == MXATTN_HDIM &&
+           operand->dims % MXA_BLOCK == 0;
+}
+
+/* One token along the head dimension; 0 where it needs the slow way, which then overwrites it. */
+static VEC_NOINLINE int units_row_direct(const mxa_operand *operand, int64_t token, unit *out)
+{
+    const uint8_t *codes = operand->payload + token * operand->token_stride;
+    uint8_t gathered[MXA_DIM_BLOCKS_MOST], least = 255, most = 0;
+    const uint8_t *scales = token_scales(operand, token, gathered);
+    unit_decoder decoder;
+
+    unit_decoder_start(&decoder);
+    for (int32_t b = 0; b < operand->dims / MXA_BLOCK; b++) {
+        least = scales[b] < least ? scales[b] : least;
+        most = scales[b] > most ? scales[b] : most;
+        unit_decoder_scale(&decoder, scales[b]);
+        units_from_codes(&decoder, codes + b * MXA_BLOCK, out + b * MXA_BLOCK / UNIT_DEPTH);
+    }
+    return least >= UNIT_SCALE_LEAST && !scale_is_unusual(most, MXATTN_E4M3) &&
+           !unit_decoder_special(&decoder);
+}
+
+/* Two tokens as units across them. */
+static VEC_NOINLINE int units_two_direct(const mxa_operand *operand, int64_t token, unit *out)
+{
+    const uint8_t *codes = operand->payload + token * operand->token_stride;
+    const uint8_t *codes_second = codes + operand->token_stride;
+    uint8_t gathered[2][MXA_DIM_BLOCKS_MOST], least = 255, most = 0;
+    const uint8_t *scales = token_scales(operand, token, gathered[0]);
+    const uint8_t *scales_second = token_scales(operand, token + 1, gathered[1]);
+    unit_decoder first, second;
+
+    unit_decoder_start(&first);
+    unit_decoder_start(&second);
+    for (int32_t b = 0; b < operand->dims / MXA_BLOCK; b++) {
+        least = scales[b] < least ? scales[b] : least;
+        least = scales_second[b] < least ? scales_second[b] : least;
+        most = scales[b] > most ? scales[b] : most;
+        most = scales_second[b] > most ? scales_second[b] : most;
+        unit_decoder_scale(&first, scales[b]);
+        unit_decoder_scale(&second, scales_second[b]);
+        units_from_two(&first, codes + b * MXA_BLOCK, &second, codes_second + b * MXA_BLOCK,
+                       out + b * MXA_BLOCK);
+    }
+    return least >= UNIT_SCALE_LEAST && !scale_is_unusual(most, MXATTN_E4M3) &&
+           !unit_decoder_special(&first) && !unit_decoder_special(&second);
+}
+#else
+static inline int units_direct(const mxa_operand *operand)
+{
+    (void)operand;
+    return 0;
+}
+
+static inline int units_row_direct(const mxa_operand *operand, int64_t token, unit *out)
+{
+    (void)operand;
+    (void)token;
+    (void)out;
+    return 0;
+}
+
+static inline int units_two_direct(const mxa_operand *operand, int64_t token, unit *out)
+{
+    return units_row_direct(operand, token, out);
+}
+#endif
+
 /* Load, rows: tokens [first, first+count) as broadcast operand contracted over the head dimension:
  * unit (token, d) at out[token*step + d/UNIT_DEPTH], step = units_along_dims. Rows up to `rows` are
  * zero. */
@@ -267,17 +351,59 @@ static inline void operand_load_rows(const mxa_operand *operand, int64_t first, 
     operand_read(&reader, operand);
     if (UNIT_DEPTH == 1)
         operand_rows(&reader, first, count, (float *)(void *)out, step);
+    const int direct = units_direct(operand);
+
     for (int64_t t = 0; UNIT_DEPTH > 1 && t < count; t++) {
+        if (direct && units_row_direct(operand, first + t, out + t * step))
+            continue;
         operand_row(&reader, first + t, space);
         units_from_row(space, operand->dims, out + t * step);
     }
     memset(out + count * step, 0, (size_t)((rows - count) * step) * sizeof(unit));
 }
 
+/* VEC_LANES rows of units (row l at rows + l*step) turned into lanes: unit (k, l) at
+ * out[k*out_step + l], for k in [0, units). units: a multiple of VEC_LANES. */
+static inline void units_transpose(const unit *rows, int64_t step, int64_t units, unit *out,
+                                   int64_t out_step)
+{
+    for (int64_t k = 0; k < units; k += VEC_LANES) {
+        vec tile[VEC_LANES];
+
+        for (int l = 0; l < VEC_LANES; l++)
+            tile[l] = vec_load((const float *)(const void *)(rows + l * step + k));
+        vec_transpose(tile);
+        for (int i = 0; i < VEC_LANES; i++)
+            vec_store((float *)(void *)(out + (k + i) * out_step), tile[i]);
+    }
+}
+
 /* Load, panels: tokens as broadcast operand contracted over tokens: TILE_M dimensions of all tokens
  * follow each other. WHY: read down a column of a row-major tile, the lines of TILE_M dimensions
  * would fall into a few sets of the first cache; one line between panels keeps them apart too. */
-enum { PANEL_GAP = 64 / (int)sizeof(unit), PANEL_STEP = 4 * UNIT_DEPTH /* tokens at a time */ };
+enum { PANEL_GAP = 64 / (int)sizeof(unit) };
+
+#if defined(VEC_MATRIX)
+enum { PANEL_STEP = VEC_LANES * UNIT_DEPTH /* tokens at a time */ };
+
+/* A matrix product reads rows: dimension d of all tokens lies side by side. */
+static inline int64_t panel_step(int64_t rows)
+{
+    return rows / UNIT_DEPTH + PANEL_GAP;
+}
+
+static inline int64_t panel_unit(int64_t token, int64_t d, int64_t rows)
+{
+    return d * panel_step(rows) + token / UNIT_DEPTH;
+}
+#else
+enum { PANEL_STEP = 4 * UNIT_DEPTH };
+
+static inline int64_t panel_step(int64_t rows)
+{
+    (void)rows;
+    return TILE_M;
+}
 
 /* Place of unit (token, d) when there is room for `rows` tokens, a multiple of UNIT_DEPTH. */
 static inline int64_t panel_unit(int64_t token, int64_t d, int64_t rows)
@@ -286,6 +412,7 @@ static inline int64_t panel_unit(int64_t token, int64_t d, int64_t rows)
 
     return d / TILE_M * panel + token / UNIT_DEPTH * TILE_M + d % TILE_M;
 }
+#endif
 
 static inline int64_t panel_units(int64_t dims, int64_t rows)
 {
@@ -299,6 +426,9 @@ VEC_INLINE int units_across(operand_reader *reader, int64_t first, int64_t end, 
     float space[UNIT_DEPTH][MXA_DIMS_MOST];
     int special = 0;
 
+    if (UNIT_DEPTH == 2 && first + 1 < end && units_direct(reader->operand) &&
+        units_two_direct(reader->operand, first, out))
+        return 0;
     for (int i = 0; i < UNIT_DEPTH; i++) {
         float *row = row_space(out, space[i]);
 
@@ -337,28 +467,17 @@ static inline int operand_load_panels(const mxa_operand *operand, int64_t first,
             for (int64_t s = 0; s < step; s += UNIT_DEPTH)
                 special |=
                     units_across(&reader, first + t + s, first + count, across[s / UNIT_DEPTH]);
+#if defined(VEC_MATRIX)
+        units_transpose(across[0], MXA_DIMS_MOST, mxa_round_up(operand->dims, MXA_BLOCK),
+                        out + panel_unit(t, 0, rows), panel_step(rows));
+#else
         for (int64_t d = 0; d < operand->dims; d += TILE_M)
             for (int64_t s = 0; s < step; s += UNIT_DEPTH)
                 memcpy(out + panel_unit(t + s, d, rows), across[s / UNIT_DEPTH] + d,
                        TILE_M * sizeof(unit));
+#endif
     }
     return special;
-}
-
-/* VEC_LANES rows of units (row l at rows + l*step) turned into lanes: unit (k, l) at
- * out[k*out_step + l], for k in [0, units). units: a multiple of VEC_LANES. */
-static inline void units_transpose(const unit *rows, int64_t step, int64_t units, unit *out,
-                                   int64_t out_step)
-{
-    for (int64_t k = 0; k < units; k += VEC_LANES) {
-        vec tile[VEC_LANES];
-
-        for (int l = 0; l < VEC_LANES; l++)
-            tile[l] = vec_load((const float *)(const void *)(rows + l * step + k));
-        vec_transpose(tile);
-        for (int i = 0; i < VEC_LANES; i++)
-            vec_store((float *)(void *)(out + (k + i) * out_step), tile[i]);
-    }
 }
 
 #endif

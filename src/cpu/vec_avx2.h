@@ -304,6 +304,12 @@ static inline void unit_clear(unit *u, int part)
     *u = 0.0f;
 }
 
+static inline float unit_part(unit u, int part)
+{
+    (void)part;
+    return u;
+}
+
 static inline vec vec_dot(vec sum, uvec a, uvec b)
 {
     return _mm256_fmadd_ps(a, b, sum);

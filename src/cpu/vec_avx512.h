@@ -9,18 +9,23 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#if defined(VEC_BF16_UNITS)
+#if defined(VEC_MATRIX)
+#define VEC_ISA     "amx"
+#define VEC_FLUSHES 1
+#define VEC_NAME(x) x##_amx
+enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1, TILE_M = 32, MATRIX_UNITS = 16 };
+#elif defined(VEC_BF16_UNITS)
 #define VEC_ISA     "avx512bf16"
 #define VEC_FLUSHES 1
 #define VEC_NAME(x) x##_avx512bf16
-enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1 };
+enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1, TILE_M = 8 };
 #else
 #define VEC_ISA     "avx512"
 #define VEC_FLUSHES 0
 #define VEC_NAME(x) x##_avx512
-enum { UNIT_DEPTH = 1, UNIT_ROUNDS = 0 };
+enum { UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 8 };
 #endif
-enum { VEC_LANES = 16, TILE_M = 8, TILE_N = 2 };
+enum { VEC_LANES = 16, TILE_N = 2 };
 
 typedef __m512 vec;
 typedef __m512i ivec;
@@ -306,11 +311,82 @@ static inline uvec unit_broadcast(const unit *p)
 /* cvtne2ps leaves the first part's elements in the low half of the register. */
 static inline uvec unit_join(const vec part[UNIT_DEPTH])
 {
-    const __m512i joined = (__m512i)_mm512_cvtne2ps_pbh(part[1], part[0]);
-    const __m512i low = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(joined));
-    const __m512i high = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(joined, 1));
+    const __m512i pairs =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
 
-    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+    return _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(part[1], part[0]));
+}
+
+/* Decoding E4M3 straight to BF16: a normal code is the same bits, shifted, plus a difference of the
+ * exponents' biases, to which the scale is added; the seven subnormal ones are looked up. Exact
+ * for scales from UNIT_SCALE_LEAST on. */
+#define UNITS_FROM_CODES
+enum { UNIT_SCALE_LEAST = 10 };
+
+typedef struct unit_decoder {
+    __m512i bias, table, most; /* most: the largest magnitude so far; 0x7f is a NaN */
+} unit_decoder;
+
+static inline void unit_decoder_scale(unit_decoder *decoder, uint8_t scale)
+{
+    /* Multiples of 2^-9 in BF16. */
+    const __m512i table =
+        _mm512_set_epi16(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                         0x3c60, 0x3c40, 0x3c20, 0x3c00, 0x3bc0, 0x3b80, 0x3b00, 0);
+    const __m512i up = _mm512_set1_epi16((int16_t)((scale - 127) * 128));
+
+    decoder->bias = _mm512_add_epi16(up, _mm512_set1_epi16(120 * 128));
+    decoder->table = _mm512_mask_add_epi16(table, 0xfe, table, up);
+}
+
+static inline __m512i units_from_words(unit_decoder *decoder, __m512i words)
+{
+    const __m512i magnitude = _mm512_and_si512(words, _mm512_set1_epi16(0x7f));
+    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), decoder->bias);
+    const __m512i value = _mm512_mask_permutexvar_epi16(
+        normal, _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8)), magnitude,
+        decoder->table);
+
+    decoder->most = _mm512_max_epu16(decoder->most, magnitude);
+    /* 0xf8: the first, or the second where the third is set. */
+    return _mm512_ternarylogic_epi32(value, _mm512_slli_epi16(words, 8), _mm512_set1_epi16(-0x8000),
+                                     0xf8);
+}
+
+static inline void unit_decoder_start(unit_decoder *decoder)
+{
+    decoder->most = _mm512_setzero_si512();
+}
+
+static inline int unit_decoder_special(const unit_decoder *decoder)
+{
+    return _mm512_cmpeq_epi16_mask(decoder->most, _mm512_set1_epi16(0x7f)) != 0;
+}
+
+/* 32 codes along a row. */
+static inline void units_from_codes(unit_decoder *decoder, const uint8_t *codes, unit *out)
+{
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)codes);
+
+    _mm512_storeu_si512(out, units_from_words(decoder, _mm512_cvtepu8_epi16(x)));
+}
+
+/* 32 codes in each of two rows, as units across them: fours are set apart first, so that what the
+ * two unpack instructions interleave comes out in order. */
+static inline void units_from_two(unit_decoder *first, const uint8_t *codes, unit_decoder *second,
+                                  const uint8_t *codes_second, unit *out)
+{
+    const __m256i fours = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)codes);
+    const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)codes_second);
+    const __m512i a =
+        units_from_words(first, _mm512_cvtepu8_epi16(_mm256_permutevar8x32_epi32(x, fours)));
+    const __m512i b =
+        units_from_words(second, _mm512_cvtepu8_epi16(_mm256_permutevar8x32_epi32(y, fours)));
+
+    _mm512_storeu_si512(out, _mm512_unpacklo_epi16(a, b));
+    _mm512_storeu_si512(out + VEC_LANES, _mm512_unpackhi_epi16(a, b));
 }
 
 static inline uvec unit_along(const float *row)
@@ -321,6 +397,16 @@ static inline uvec unit_along(const float *row)
 static inline void unit_clear(unit *u, int part)
 {
     *u &= part ? 0x0000ffffu : 0xffff0000u;
+}
+
+static inline float unit_part(unit u, int part)
+{
+    const union {
+        uint32_t bits;
+        float value;
+    } x = {part ? u & 0xffff0000u : u << 16};
+
+    return x.value;
 }
 
 /* NOTE: VDPBF16PS adds the products of the high elements, then those of the low ones, each fused
@@ -361,6 +447,12 @@ static inline void unit_clear(unit *u, int part)
 {
     (void)part;
     *u = 0.0f;
+}
+
+static inline float unit_part(unit u, int part)
+{
+    (void)part;
+    return u;
 }
 
 static inline vec vec_dot(vec sum, uvec a, uvec b)

@@ -31,6 +31,7 @@
  *   unit_join(part)        lane l: the unit of part[0][l] (and part[1][l])
  *   unit_along(p)          VEC_LANES units of consecutive elements
  *   unit_clear(u, i)       sets element i of a unit to 0
+ *   unit_part(u, i)        element i of a unit
  *   UNIT_ROUNDS            1: unit_join rounds to BF16, nearest even; 0: it keeps FP32
  *   vec_dot(sum, a, b)     sum + a*b, per lane, over the UNIT_DEPTH elements
  *   TILE_M, TILE_N         the register tile: TILE_M broadcast rows x TILE_N vectors (vec_tile.h)
@@ -315,6 +316,12 @@ static inline void unit_clear(unit *u, int part)
 {
     (void)part;
     *u = 0.0f;
+}
+
+static inline float unit_part(unit u, int part)
+{
+    (void)part;
+    return u;
 }
 
 static inline vec vec_dot(vec sum, uvec a, uvec b)

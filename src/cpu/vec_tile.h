@@ -17,6 +17,18 @@ enum { TILE_LANES = TILE_N * VEC_LANES };
 
 typedef vec tile_sum[TILE_M][TILE_N];
 
+#if !defined(VEC_MATRIX)
+enum { MATRIX_UNITS = 1 };
+
+static inline void matrix_begin(void)
+{
+}
+
+static inline void matrix_end(void)
+{
+}
+#endif
+
 VEC_INLINE void tile_zero(tile_sum sum)
 {
     VEC_UNROLL

@@ -37,10 +37,15 @@ int main(void)
     CHECK(mxa_cpu_isa_close(ALL & ~(uint32_t)MXATTN_ISA_AVX512) ==
               (MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2),
           "BF16 without AVX-512");
+    CHECK(mxa_cpu_isa_close(MXATTN_ISA_AVX2 | MXATTN_ISA_AMX_BF16) ==
+              (MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2),
+          "AMX without AVX-512");
     mxt_case("default");
     CHECK(mxa_cpu_isa_default(ALL, 0) == ALL, "BF16 dot products are left out");
     CHECK(strcmp(mxa_cpu_isa_name(mxa_cpu_isa_default(ALL, 1)), "avx512") == 0,
           "slow BF16 dot products are chosen");
+    CHECK(strcmp(mxa_cpu_isa_name(mxa_cpu_isa_default(ALL | MXATTN_ISA_AMX_BF16, 1)), "amx") == 0,
+          "AMX is left out");
     CHECK(isa_of(MXATTN_ISA_ALL) == mxa_cpu_isa_default(machine, mxa_cpu_is_intel()),
           "a context has other instruction sets");
     mxt_case("named");

@@ -544,6 +544,8 @@ int mxt_isas(uint32_t isas[8])
         MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2 | MXATTN_ISA_AVX512,
         MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2 | MXATTN_ISA_AVX512 | MXATTN_ISA_AVX512_BF16 |
             MXATTN_ISA_AVX512_VBMI,
+        MXATTN_ISA_PORTABLE | MXATTN_ISA_AVX2 | MXATTN_ISA_AVX512 | MXATTN_ISA_AVX512_BF16 |
+            MXATTN_ISA_AVX512_VBMI | MXATTN_ISA_AMX_BF16,
     };
     int count = 0;
 
@@ -559,6 +561,8 @@ int mxt_isas(uint32_t isas[8])
 
 const char *mxt_isa_name(uint32_t isa)
 {
+    if (isa & MXATTN_ISA_AMX_BF16)
+        return "amx";
     if (isa & MXATTN_ISA_AVX512_BF16)
         return "avx512bf16";
     if (isa & MXATTN_ISA_AVX512)
