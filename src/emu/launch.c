@@ -448,7 +448,7 @@ int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int t
         trace->launch++;
     }
     emu.options = *options;
-    mxa_emu_approximation_seed = options->approximations;
+    mxa_emu_approximate(options->approximations);
     emu.cluster = kernel->cluster;
     emu.threads = threads;
     memcpy(emu.grid, grid, sizeof emu.grid);
@@ -471,6 +471,7 @@ int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int t
     mxa_emu_reports_free(emu.reports);
     free(m->engine.blocks_left);
     free(copy);
+    mxa_emu_approximate(0);
     mxa_emu_now = NULL;
     return result->errors != 0;
 }

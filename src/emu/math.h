@@ -11,13 +11,18 @@
 #include "emu/dev.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* What ex2, lg2 and tanh return. 0: the nearest number. Else a number within the bound that the ISA
  * gives, chosen by this seed and the argument. Of the launch that this OS thread is in. */
-extern _Thread_local uint64_t mxa_emu_approximation_seed;
+void mxa_emu_approximate(uint64_t seed);
+/* How many OS threads have a seed other than 0. */
+extern atomic_int mxa_emu_approximate_threads;
 
 float mxa_emu_exp2(float x);
+float mxa_emu_fma(float a, float b, float c);
+extern const double mxa_emu_roots[256]; /* 2^(i/256) */
 float mxa_emu_log2(float x);
 float mxa_emu_tanh(float x);
 uint16_t mxa_emu_exp2_f16(uint16_t x);
@@ -36,9 +41,34 @@ MXA_DEVICE float f32_bits(uint32_t x)
     return y;
 }
 
+/* 2^x within 2^-52 of its value, for a number of moderate size. x is i/256 + r, |r| <= 1/512, and
+ * 2^r its Taylor series. */
+MXA_DEVICE double mxa_emu_power(double x)
+{
+    const double shift = 0x1.8p44; /* its last bit is worth 1/256 */
+    const double nearest = x + shift;
+    int64_t i;
+    memcpy(&i, &nearest, sizeof i);
+    const double r = (x - (nearest - shift)) * 0x1.62e42fefa39efp-1;
+    const double high = 0.5 + r * (1.0 / 6 + r * (1.0 / 24));
+    const double root = mxa_emu_roots[i & 255], y = root + root * (r + r * r * high);
+    uint64_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    bits += (uint64_t)(i >> 8) << 52;
+    double scaled;
+    memcpy(&scaled, &bits, sizeof scaled);
+    return scaled;
+}
+
+/* WHY in line, and twice: a call for each exponential was a tenth of a forward's time. */
 MXA_DEVICE float exp2_approx(float x)
 {
-    return mxa_emu_exp2(x);
+    const uint32_t magnitude = bits_f32(x) & 0x7FFFFFFF;
+    if (magnitude - 0x00800000 >= 0x42FC0000 - 0x00800000 || /* nothing, below 2^-126, beyond 126 */
+        atomic_load_explicit(&mxa_emu_approximate_threads, memory_order_relaxed)) {
+        return mxa_emu_exp2(x);
+    }
+    return (float)mxa_emu_power((double)x);
 }
 
 MXA_DEVICE float log2_approx(float x)
@@ -81,9 +111,23 @@ MXA_DEVICE float sqrt_rn(float x)
     return sqrtf(x);
 }
 
+/* In FP64 the product is exact, and rounding the sum twice differs from once only where the first
+ * time ends halfway between two FP32; those, and results that FP32 has no normal number for, are
+ * the C library's. WHY not all of them: its call is half of a softmax's time. */
 MXA_DEVICE float fma_rn(float a, float b, float c)
 {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
     return fmaf(a, b, c);
+#else
+    const double sum = (double)a * (double)b + (double)c;
+    uint64_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    const uint32_t field = (uint32_t)(bits >> 52) & 0x7FF;
+    if ((bits & 0x1FFFFFFF) == 0x10000000 || field - (1023 - 126) > 252) {
+        return mxa_emu_fma(a, b, c);
+    }
+    return (float)sum;
+#endif
 }
 
 MXA_DEVICE float add_rn(float a, float b)
@@ -96,18 +140,31 @@ MXA_DEVICE float mul_rn(float a, float b)
     return a * b;
 }
 
-/* +0 is larger than -0. */
+/* +0 is larger than -0. WHY asked for the larger first: in a running maximum it mostly is the same.
+ */
 MXA_DEVICE float max_f32(float a, float b)
 {
-    if (a != a || b != b) {
-        return a == a ? a : b == b ? b : f32_bits(0x7FFFFFFF);
+    if (a > b) {
+        return a;
     }
-    return a > b || (a == b && bits_f32(b) >> 31) ? a : b;
+    if (b > a) {
+        return b;
+    }
+    return a == b   ? f32_bits(bits_f32(a) & bits_f32(b))
+           : a == a ? a
+           : b == b ? b
+                    : f32_bits(0x7FFFFFFF);
 }
 
 MXA_DEVICE float max_nan_f32(float a, float b)
 {
-    return a != a || b != b ? f32_bits(0x7FFFFFFF) : max_f32(a, b);
+    if (a > b) {
+        return a;
+    }
+    if (b > a) {
+        return b;
+    }
+    return f32_bits(a == b ? bits_f32(a) & bits_f32(b) : 0x7FFFFFFF);
 }
 
 MXA_DEVICE float max_abs_nan_f32(float a, float b)
@@ -274,35 +331,38 @@ MXA_DEVICE void exp2_f16x2_split(uint32_t x, uint32_t *low, uint32_t *high)
 
 /* ---- two FP32 ---- */
 
+typedef struct mxa_f32x2 {
+    float low, high;
+} mxa_f32x2;
+
 MXA_DEVICE mxa_f32x2 f32x2_from(float low, float high)
 {
-    return (mxa_f32x2)bits_f32(high) << 32 | bits_f32(low);
+    return (mxa_f32x2){low, high};
 }
 
 MXA_DEVICE float f32x2_low(mxa_f32x2 x)
 {
-    return f32_bits((uint32_t)x);
+    return x.low;
 }
 
 MXA_DEVICE float f32x2_high(mxa_f32x2 x)
 {
-    return f32_bits((uint32_t)(x >> 32));
+    return x.high;
 }
 
 MXA_DEVICE mxa_f32x2 fma_f32x2(mxa_f32x2 a, mxa_f32x2 b, mxa_f32x2 c)
 {
-    return f32x2_from(fmaf(f32x2_low(a), f32x2_low(b), f32x2_low(c)),
-                      fmaf(f32x2_high(a), f32x2_high(b), f32x2_high(c)));
+    return f32x2_from(fma_rn(a.low, b.low, c.low), fma_rn(a.high, b.high, c.high));
 }
 
 MXA_DEVICE mxa_f32x2 mul_f32x2(mxa_f32x2 a, mxa_f32x2 b)
 {
-    return f32x2_from(f32x2_low(a) * f32x2_low(b), f32x2_high(a) * f32x2_high(b));
+    return f32x2_from(a.low * b.low, a.high * b.high);
 }
 
 MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
 {
-    return f32x2_from(f32x2_low(a) + f32x2_low(b), f32x2_high(a) + f32x2_high(b));
+    return f32x2_from(a.low + b.low, a.high + b.high);
 }
 
 #endif

@@ -251,12 +251,39 @@ static void maxima(void)
     CHECK(permute_bytes(0x1234ABCD, 0x5678EF01, 0x5410) == 0xEF01ABCD, "low halves");
     CHECK(ceil_f32(-0.5F) == 0 && ceil_f32(2.01F) == 3 && ceil_f32(-INFINITY) == -INFINITY, "ceil");
     mxa_f32x2 x = f32x2_from(1.5F, -2), y = f32x2_from(3, 5);
-    CHECK(f32x2_low(x) == 1.5F && f32x2_high(x) == -2 && (uint32_t)x == 0x3FC00000, "two FP32");
-    CHECK(fma_f32x2(x, y, y) == f32x2_from(7.5F, -5) && mul_f32x2(x, y) == f32x2_from(4.5F, -10) &&
-              add_f32x2(x, y) == f32x2_from(4.5F, 3),
+    CHECK(f32x2_low(x) == 1.5F && f32x2_high(x) == -2, "two FP32");
+    const mxa_f32x2 z[] = {fma_f32x2(x, y, y), mul_f32x2(x, y), add_f32x2(x, y)};
+    CHECK(f32x2_low(z[0]) == 7.5F && f32x2_high(z[0]) == -5 && f32x2_low(z[1]) == 4.5F &&
+              f32x2_high(z[1]) == -10 && f32x2_low(z[2]) == 4.5F && f32x2_high(z[2]) == 3,
           "arithmetic of two");
     /* rounded once: (1 + 2^-23)^2 - (1 + 2^-22) = 2^-46 */
     CHECK(fma_rn(0x1.000002p0F, 0x1.000002p0F, -0x1.000004p0F) == 0x1p-46F, "fma");
+    CHECK(bits_f32(max_f32(-0.0F, 0)) == 0 && bits_f32(max_nan_f32(0, -0.0F)) == 0, "zeros");
+}
+
+/* fma_rn for products and sums that lie together, some of them halfway between two FP32. */
+static void fused(void)
+{
+    mxt_random random = {43};
+    mxt_case("fma");
+    for (int round = 0; round < 400000; round++) {
+        const uint64_t u = mxt_random_u64(&random), v = mxt_random_u64(&random);
+        const uint32_t few = round & 1 ? 0xFFFFF000U : 0xFFFFFFFFU; /* bits that make ties */
+        float a = f32_bits(((uint32_t)u & 0x807FFFFF & few) | 0x3F800000);
+        const float b = f32_bits(((uint32_t)(u >> 32) & 0x807FFFFF & few) | 0x3F800000);
+        const int e = (int)(v % 64) - 40, small = (v >> 8 & 63) == 0;
+        float c = ldexpf(f32_bits(((uint32_t)(v >> 32) & 0x807FFFFF) | 0x3F800000), e);
+        if (small) { /* where FP32 has no normal numbers */
+            a = ldexpf(a, -130);
+            c = ldexpf(c, -130);
+        }
+        const float y = fma_rn(a, b, c), want = fmaf(a, b, c);
+        CHECK(bits_f32(y) == bits_f32(want), "%a * %a + %a: %a, not %a", (double)a, (double)b,
+              (double)c, (double)y, (double)want);
+    }
+    CHECK(bits_f32(fma_rn(1, -1, 1)) == 0 && bits_f32(fma_rn(-0.0F, 1, -0.0F)) == 0x80000000 &&
+              fma_rn(INFINITY, 2, 1) == INFINITY && is_nan(fma_rn(INFINITY, 0, 1)),
+          "fma at the edges");
 }
 
 /* The bounds of the ISA, as it states them; with a seed some result must differ from the nearest.
@@ -270,7 +297,7 @@ static void approximations(void)
         mxt_case("approximations, seed %llu", (unsigned long long)seed);
         for (int round = 0; round < 200000; round++) {
             const float x = (float)(mxt_random_uniform(&random) * 250 - 125);
-            mxa_emu_approximation_seed = seed;
+            mxa_emu_approximate(seed);
             const float y = exp2_approx(x);
             const double exact = exp2((double)x), ulp = ldexp(1, ilogb(exact) - 23);
             exp2_ulp = fmax(exp2_ulp, fabs((double)y - exact) / ulp);
@@ -299,14 +326,14 @@ static void approximations(void)
         CHECK(half_error <= 0x1.13p-10, "exp2 of FP16 is off by %.3g", half_error); /* 2^-9.9 */
         CHECK((differs > 0) == (seed > 0), "%d differ from the nearest", differs);
     }
-    mxa_emu_approximation_seed = 3;
+    mxa_emu_approximate(3);
     CHECK(exp2_approx(0) == 1 && exp2_approx(-INFINITY) == 0 && exp2_approx(0x1p-140F) == 1,
           "exp2");
     CHECK(exp2_approx(-127) == 0 && exp2_approx(200) == INFINITY, "exp2 beyond");
     CHECK(log2_approx(0) == -INFINITY && log2_approx(0x1p-130F) == -INFINITY && log2_approx(1) == 0,
           "log2");
     CHECK(is_nan(exp2_approx(NAN)) && is_nan(log2_approx(-1)), "NaN");
-    mxa_emu_approximation_seed = 0;
+    mxa_emu_approximate(0);
 }
 
 typedef struct exp2_params {
@@ -358,6 +385,7 @@ int main(int argc, char **argv)
     halves();
     packed_maxima();
     maxima();
+    fused();
     approximations();
     launches();
     return mxt_finish();

@@ -7,10 +7,10 @@
 
 #include "cuda/dev/dev.h"
 
+#if defined(__CUDACC__)
+
 /* Two FP32 in one register pair, element 0 in the low word; each is rounded once. sm_100a; 9.7.3 */
 typedef uint64_t mxa_f32x2;
-
-#if defined(__CUDACC__)
 
 /* 2^x within 2 ulp; subnormal results are 0; -inf gives 0. 9.7.3.21 */
 MXA_DEVICE float exp2_approx(float x)
