@@ -92,7 +92,7 @@ typedef struct cta_memory {
     mxa_emu_meeting meetings[MOST_THREADS / MXA_EMU_LANES + MOST_THREADS / MXA_EMU_GROUP_LANES];
     mxa_emu_meeting left[MOST_THREADS / MXA_EMU_LANES][MXA_EMU_LEFT];
     struct mxa_emu_barriers barriers;
-    mxa_emu_thread threads[MOST_THREADS];
+    mxa_emu_thread threads[MOST_THREADS + 1]; /* the last is nobody's, and looked at by sched.c */
     int32_t phases[MOST_THREADS][MXA_EMU_MBARRIERS];
     uint32_t tmem[MXA_EMU_TMEM_LANES][MXA_EMU_TMEM_COLUMNS];
     unsigned char shared[MXA_EMU_SHARED_BYTES], before[MXA_EMU_SHARED_BYTES];

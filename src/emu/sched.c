@@ -224,6 +224,10 @@ static void wait_for_lanes(mxa_emu_thread *thread, mxa_emu_thread *next, mxa_emu
     thread->site = site;
     emu->step++;
     emu->thread = take(emu->engine, next->runnable_at);
+    const char *after = next[1].stack_pointer; /* mostly the one after it, and out of the cache */
+    __builtin_prefetch(after);
+    __builtin_prefetch(after + 64);
+    __builtin_prefetch(after + 128);
     mxa_emu_fiber_switch(&thread->stack_pointer, next->stack_pointer);
 }
 

@@ -473,6 +473,32 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
     }
 }
 
+/* What mostly happens to a cell that a thread loads or stores: touch_cell's outcome where all is in
+ * order, and nobody's place has to be looked for; 0 where not, and nothing has been done. */
+static int touch_in_order(cell *c, const mxa_emu_access *as, const mxa_emu_thread *thread,
+                          int write)
+{
+    if (c->writer.kind == MXA_EMU_NOTHING
+            ? !write
+            : c->writer.kind == MXA_EMU_MBARRIER || !knows(thread, &c->writer)) {
+        return 0;
+    }
+    for (int r = 0; r < (write ? READERS : 1); r++) {
+        if (c->reader[r].kind != MXA_EMU_NOTHING && !knows(thread, &c->reader[r])) {
+            return 0;
+        }
+    }
+    if (!write) {
+        c->reader[0] = *as;
+        return 1;
+    }
+    for (int r = 0; r < READERS; r++) {
+        c->reader[r].kind = MXA_EMU_NOTHING;
+    }
+    c->writer = *as;
+    return 1;
+}
+
 void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write)
 {
     if (!mxa_emu_now->options.checks) {
@@ -482,9 +508,14 @@ void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t byte
     mxa_emu_cta *cta = mxa_emu_now->thread->cta;
     const uint32_t at = (address & ((1u << MXA_EMU_RANK_SHIFT) - 1)) - MXA_EMU_SHARED_BASE;
     const uint32_t unit = at % BLOCK_BYTES / UNIT_BYTES, first = at % UNIT_BYTES;
+    piece *p = &mxa_emu_split_block(cta->shadow, &cta->shadow->shared[at / BLOCK_BYTES])[unit];
+    piece *part = p->parts && bytes == UNIT_BYTES / 4 ? &p->parts[first / (UNIT_BYTES / 4)] : p;
+    if (!part->parts && (part != p || bytes == UNIT_BYTES) &&
+        touch_in_order(&part->whole, as, mxa_emu_now->thread, write)) {
+        return;
+    }
     mxa_emu_touch_begin(&t, cta, as, write);
     t.place.at = address / BLOCK_BYTES * BLOCK_BYTES;
-    piece *p = &mxa_emu_split_block(cta->shadow, &cta->shadow->shared[at / BLOCK_BYTES])[unit];
     if (bytes == UNIT_BYTES && !p->parts) {
         touch_cell(&p->whole, &t, (int)unit);
     } else {

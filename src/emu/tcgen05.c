@@ -360,15 +360,18 @@ static void read_b(const product *p, unsigned char *b)
 static void read_scales(const product *p, const mxa_emu_cta *cta, uint32_t column, int byte,
                         int count, uint8_t *scales)
 {
-    int differ = 0;
-    for (int x = 0; x < count; x++) {
-        const uint32_t at = column + (uint32_t)x / 32, word = cta->tmem[x % 32][at];
-        scales[x] = (uint8_t)(word >> (8 * byte));
-        for (int quarter = 1; quarter < 4; quarter++) {
-            differ |= (uint8_t)(cta->tmem[32 * quarter + x % 32][at] >> (8 * byte)) != scales[x];
+    uint32_t differ = 0;
+    for (int lane = 0; lane < 32; lane++) {
+        uint32_t at = column;
+        for (int x = lane; x < count; x += 32, at++) {
+            const uint32_t word = cta->tmem[lane][at];
+            scales[x] = (uint8_t)(word >> (8 * byte));
+            for (int quarter = 1; quarter < 4; quarter++) {
+                differ |= cta->tmem[32 * quarter + lane][at] ^ word;
+            }
         }
     }
-    if (differ) {
+    if (differ >> (8 * byte) & 0xFF) {
         mxa_emu_error(0, "scales differ between the quarters of tensor memory", p->base.as.site, 0,
                       "columns %u to %u, byte %d", column, column + (uint32_t)(count - 1) / 32,
                       byte);
