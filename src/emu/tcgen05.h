@@ -84,7 +84,9 @@ MXA_EMU_TCGEN05(tcgen05_mma_f16_ts, MXA_EMU_KIND_F16, 0, 1, uint32_t)
 MXA_EMU_TCGEN05(tcgen05_mma_f8_ss, MXA_EMU_KIND_F8F6F4, 0, 0, uint64_t)
 MXA_EMU_TCGEN05(tcgen05_mma_f8_ts, MXA_EMU_KIND_F8F6F4, 0, 1, uint32_t)
 MXA_EMU_TCGEN05(tcgen05_mma_f16_ss_pair, MXA_EMU_KIND_F16, 1, 0, uint64_t)
+MXA_EMU_TCGEN05(tcgen05_mma_f16_ts_pair, MXA_EMU_KIND_F16, 1, 1, uint32_t)
 MXA_EMU_TCGEN05(tcgen05_mma_f8_ss_pair, MXA_EMU_KIND_F8F6F4, 1, 0, uint64_t)
+MXA_EMU_TCGEN05(tcgen05_mma_f8_ts_pair, MXA_EMU_KIND_F8F6F4, 1, 1, uint32_t)
 
 #define MXA_EMU_TCGEN05_SCALED(name, pair, a_in_tensor, a_type)                                    \
     MXA_DEVICE void name(uint32_t d, a_type a, uint64_t b, uint32_t instruction, uint32_t scale_a, \

@@ -74,12 +74,16 @@ MXA_DEVICE void multiply(const params *p, mxa_shared shared, mxa_tmem t)
             tcgen05_mma_mxf8_ts(t + T_D, at, b, i, t + T_SCALES_A, t + T_SCALES_B, more);
         } else if (p->kind == KIND_MXF8) {
             tcgen05_mma_mxf8_ss(t + T_D, a, b, i, t + T_SCALES_A, t + T_SCALES_B, more);
+        } else if (p->kind == KIND_F8 && p->pair && p->a_in_tensor) {
+            tcgen05_mma_f8_ts_pair(t + T_D, at, b, i, more);
         } else if (p->kind == KIND_F8 && p->pair) {
             tcgen05_mma_f8_ss_pair(t + T_D, a, b, i, more);
         } else if (p->kind == KIND_F8 && p->a_in_tensor) {
             tcgen05_mma_f8_ts(t + T_D, at, b, i, more);
         } else if (p->kind == KIND_F8) {
             tcgen05_mma_f8_ss(t + T_D, a, b, i, more);
+        } else if (p->pair && p->a_in_tensor) {
+            tcgen05_mma_f16_ts_pair(t + T_D, at, b, i, more);
         } else if (p->pair) {
             tcgen05_mma_f16_ss_pair(t + T_D, a, b, i, more);
         } else if (p->a_in_tensor) {
@@ -224,6 +228,8 @@ static const setup setups[] = {
     {"pair mxf8 ts, B by rows", KIND_MXF8, 1, 1, 1, 256, 128, 1, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
     {"pair f8 ss", KIND_F8, 1, 0, 0, 64, 128, 0, MXATTN_E4M3, MXATTN_E4M3, 0, 0},
     {"pair bf16 ss, B by rows", KIND_F16, 1, 0, 1, 128, 128, 1, MXATTN_BF16, MXATTN_BF16, 0, 0},
+    {"pair f8 ts", KIND_F8, 1, 1, 0, 128, 128, 1, MXATTN_E4M3, MXATTN_E5M2, 0, 0},
+    {"pair f16 ts, B by rows", KIND_F16, 1, 1, 1, 128, 64, 1, MXATTN_F16, MXATTN_F16, 0, 0},
 };
 
 /* PTX ISA 5.5.7: 16-byte unit u of line l (of 128 bytes) lies at u ^ (l % 8), W/16 units taking

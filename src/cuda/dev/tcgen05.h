@@ -90,7 +90,9 @@ MXA_TCGEN05_MMA(tcgen05_mma_f16_ts, "1", "f16", mxa_tmem, "r", "[%1]")
 MXA_TCGEN05_MMA(tcgen05_mma_f8_ss, "1", "f8f6f4", uint64_t, "l", "%1")
 MXA_TCGEN05_MMA(tcgen05_mma_f8_ts, "1", "f8f6f4", mxa_tmem, "r", "[%1]")
 MXA_TCGEN05_MMA(tcgen05_mma_f16_ss_pair, "2", "f16", uint64_t, "l", "%1")
+MXA_TCGEN05_MMA(tcgen05_mma_f16_ts_pair, "2", "f16", mxa_tmem, "r", "[%1]")
 MXA_TCGEN05_MMA(tcgen05_mma_f8_ss_pair, "2", "f8f6f4", uint64_t, "l", "%1")
+MXA_TCGEN05_MMA(tcgen05_mma_f8_ts_pair, "2", "f8f6f4", mxa_tmem, "r", "[%1]")
 
 /* The same with E8M0 scales: scale_a and scale_b are columns as tcgen05_copy_scales fills them; the
  * instruction descriptor picks one byte of each word. M = 128 (a pair: 256). */
