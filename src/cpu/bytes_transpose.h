@@ -1,5 +1,5 @@
-/* bytes_transpose.h: 32 x 32 bytes transposed by SSE2 unpacks, for words_avx2.h and
- * words_avx512.h, and of 16 x 16 for the emulator's products.
+/* bytes_transpose.h: bytes transposed by unpacks: 32 x 32 with AVX2, for words_avx2.h and
+ * words_avx512.h, and 16 x 16 with SSE2, for the emulator's products.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,15 +33,36 @@ static inline void bytes_transpose_16(const uint8_t *from, int64_t from_stride, 
     }
 }
 
+#if defined(__AVX2__)
+
+/* 32 x 32, 16 columns at a time: row i and row i + 16 share a vector, and so do both halves of what
+ * becomes a row. */
 static inline void bytes_transpose(const uint8_t *from, int64_t from_stride, uint8_t *to,
                                    int64_t to_stride)
 {
-    for (int i = 0; i < 32; i += 16) {
-        for (int j = 0; j < 32; j += 16) {
-            bytes_transpose_16(from + i * from_stride + j, from_stride, to + j * to_stride + i,
-                               to_stride);
+    for (int j = 0; j < 32; j += 16, from += 16, to += 16 * to_stride) {
+        __m256i a[16], b[16];
+        for (int i = 0; i < 16; i++) {
+            const uint8_t *upper = from + i * from_stride;
+            a[i] = _mm256_loadu2_m128i((const __m128i *)(const void *)(upper + 16 * from_stride),
+                                       (const __m128i *)(const void *)upper);
+        }
+        for (int stage = 0; stage < 2; stage++) {
+            for (int i = 0; i < 8; i++) {
+                b[2 * i] = _mm256_unpacklo_epi8(a[i], a[i + 8]);
+                b[2 * i + 1] = _mm256_unpackhi_epi8(a[i], a[i + 8]);
+            }
+            for (int i = 0; i < 8; i++) {
+                a[2 * i] = _mm256_unpacklo_epi8(b[i], b[i + 8]);
+                a[2 * i + 1] = _mm256_unpackhi_epi8(b[i], b[i + 8]);
+            }
+        }
+        for (int i = 0; i < 16; i++) {
+            _mm256_storeu_si256((__m256i *)(void *)(to + i * to_stride), a[i]);
         }
     }
 }
+
+#endif
 
 #endif

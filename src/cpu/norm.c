@@ -113,7 +113,9 @@ static int write_piece_words(const norm_job *job, const mxa_piece *piece, uint16
     const int64_t s = piece->at->block * MXA_BLOCK + piece->token;
     const float *weight = call->weight ? call->weight + piece->dim : NULL;
     mxa_words_out wide = {.to_bf16 = 1, .stream = job->stream_wide, .ahead = job->ahead};
-    mxa_words_out narrow = {.to_bf16 = call->round_to_bf16, .ahead = job->ahead};
+    mxa_words_out narrow = {
+        .to_bf16 = call->round_to_bf16, .ahead = job->ahead, .ahead_half = job->ahead != 0};
+    mxa_piece_ahead rest = {0};
     for (int64_t t = 0; t < piece->used; t++) {
         const void *x = mxa_element_of(&call->x, seq, s + t, piece->head, piece->dim);
         if (call->y_wide.ndim) {
@@ -126,7 +128,16 @@ static int write_piece_words(const norm_job *job, const mxa_piece *piece, uint16
                                     &narrow);
         }
     }
-    return !call->y.ndim || mxa_quantize_piece_words(job->quantize, piece, &call->y, job->stream);
+    if (!call->y.ndim)
+        return 1;
+    if (job->ahead) {
+        const int64_t bytes = mxa_dtype_bytes(call->x.tags.dtype);
+        const char *x = mxa_element_of(&call->x, seq, s, piece->head, piece->dim);
+        rest = (mxa_piece_ahead){.at = x + job->ahead + piece->dims / 2 * bytes,
+                                 .stride = call->x.stride[1] * bytes,
+                                 .bytes = 128 * (int)bytes / 2};
+    }
+    return mxa_quantize_piece_words(job->quantize, piece, &call->y, job->stream, &rest);
 }
 
 /* Dims [d, d + dims) of tokens that are in use, and what becomes of them. */

@@ -25,7 +25,8 @@ static mxa_scale_place place_within(const mxattn_tensor *tensor, mxattn_axis axi
 }
 
 static void quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
-                           const mxattn_tensor *to, int stream, int *needs_floats)
+                           const mxattn_tensor *to, int stream, const mxa_piece_ahead *ahead,
+                           int *needs_floats)
 {
     const mxa_block_at *at = piece->at;
     const int64_t s = at->block * MXA_BLOCK + piece->token;
@@ -40,6 +41,9 @@ static void quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece 
         .dims = piece->dims,
         .wide_dtype = needs_floats ? MXATTN_BF16 : MXATTN_F32,
         .tags = to->tags,
+        .ahead = ahead->at,
+        .ahead_stride = ahead->stride,
+        .ahead_bytes = ahead->bytes,
         .stream = stream,
         .needs_floats = needs_floats,
     };
@@ -51,14 +55,15 @@ static void quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece 
 void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
                         const mxattn_tensor *to)
 {
-    quantize_piece(kernels, piece, to, 0, NULL);
+    const mxa_piece_ahead nothing = {0};
+    quantize_piece(kernels, piece, to, 0, &nothing, NULL);
 }
 
 int mxa_quantize_piece_words(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
-                             const mxattn_tensor *to, int stream)
+                             const mxattn_tensor *to, int stream, const mxa_piece_ahead *ahead)
 {
     int needs_floats = 0;
-    quantize_piece(kernels, piece, to, stream, &needs_floats);
+    quantize_piece(kernels, piece, to, stream, ahead, &needs_floats);
     return !needs_floats;
 }
 

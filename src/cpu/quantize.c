@@ -20,10 +20,19 @@
  * stored line is then not read first, and nothing of it would stay anyway. */
 static const int64_t stream_bytes = (int64_t)64 << 20;
 
+enum {
+    AHEAD_DIMS = 128, /* squares and columns are worked on so many dims at a time */
+    /* WHY: each dim of a transposed payload lies on a page of its own. A range of blocks is written
+     * for so many before the next, and the machine still knows where their pages are. A multiple of
+     * 128: units of tiled scales. */
+    TURNED_DIMS = 512
+};
+
 typedef struct quantize_job {
     const mxa_quantize_call *call;
     const mxa_quantize_kernels *kernels;
     int stream;
+    int64_t pieces, piece_dims; /* of a head's dims */
 } quantize_job;
 
 const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa)
@@ -107,39 +116,50 @@ static void write_means(const quantize_job *job, const mxa_sequence *seq, int64_
     }
 }
 
-/* ahead: another head follows. */
-static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head, int ahead)
+/* Dims [d, d + piece_dims) of a head. ahead: another head follows. */
+static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head, int64_t d,
+                        int ahead)
 {
     const mxa_quantize_call *call = job->call;
     const mxattn_tensor *wide = &call->wide, *to = &call->quantized, *turned = &call->transposed;
     const mxa_sequence *seq = &at->sequence;
     int64_t s = at->block * MXA_BLOCK;
     int64_t tokens = seq->length - s, used = seq->used - s;
-    int64_t from = mxa_tensor_index(wide, seq, s, head, 0);
+    const int64_t from = mxa_tensor_index(wide, seq, s, head, d), left = to->shape[3] - d;
+    const int64_t bytes = mxa_dtype_bytes(wide->tags.dtype);
     mxa_quantize_strip strip = {
-        .wide = (const char *)wide->data + from * mxa_dtype_bytes(wide->tags.dtype),
+        .wide = (const char *)wide->data + from * bytes,
         .wide_stride = wide->stride[1],
-        .payload = (uint8_t *)to->data + mxa_tensor_index(to, seq, s, head, 0),
+        .payload = (uint8_t *)to->data + mxa_tensor_index(to, seq, s, head, d),
         .payload_stride = to->stride[1],
         .tokens = tokens < MXA_BLOCK ? tokens : MXA_BLOCK,
-        .dims = to->shape[3],
+        .dims = left < job->piece_dims ? left : job->piece_dims,
         .wide_dtype = wide->tags.dtype,
         .tags = to->tags,
-        .ahead = ahead ? wide->stride[2] * mxa_dtype_bytes(wide->tags.dtype) : 0,
+        .ahead_stride = wide->stride[1] * bytes,
+        .ahead_bytes = AHEAD_DIMS * (int)bytes,
         .stream = job->stream,
     };
+    if (to->tags.block != MXATTN_BLOCK_ROW && strip.dims > AHEAD_DIMS) {
+        strip.ahead = (const char *)strip.wide + AHEAD_DIMS * bytes;
+    } else if (ahead) {
+        strip.ahead = (const char *)strip.wide + wide->stride[2] * bytes;
+    }
     strip.used = used < 0 ? 0 : used < strip.tokens ? used : strip.tokens;
     if (turned->ndim) {
         strip.transposed = (uint8_t *)turned->data + seq->outer * turned->stride[0] +
-                           head * turned->stride[1] + seq->first + s;
+                           head * turned->stride[1] + d * turned->stride[2] + seq->first + s;
         strip.transposed_stride = turned->stride[2];
     }
     if (to->tags.flags & MXATTN_CENTRED) {
-        strip.centre = to->centre + (at->b * to->shape[2] + head) * to->shape[3];
+        strip.centre = to->centre + (at->b * to->shape[2] + head) * to->shape[3] + d;
     }
     for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
-        strip.places[axis] =
-            mxa_scale_place_of(&to->scales[axis], axis, seq, at->b, at->block, head);
+        mxa_scale_place *place = &strip.places[axis];
+        *place = mxa_scale_place_of(&to->scales[axis], axis, seq, at->b, at->block, head);
+        if (place->data) {
+            place->data = mxa_scale_place_at(place, d / MXA_BLOCK, 0);
+        }
     }
     job->kernels->strip(&strip);
 }
@@ -156,12 +176,13 @@ static void begin_sequence(void *arg, const mxa_block_at *at, int64_t head, int6
     }
 }
 
-/* Pass 2. */
-static void write_strips(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
+/* Pass 2, of pieces of heads. */
+static void write_strips(void *arg, const mxa_block_at *at, int64_t piece, int64_t piece_end)
 {
     const quantize_job *job = arg;
-    for (; head < head_end; head++) {
-        write_strip(job, at, head, head + 1 < head_end);
+    for (; piece < piece_end; piece++) {
+        write_strip(job, at, piece / job->pieces, piece % job->pieces * job->piece_dims,
+                    job->pieces == 1 && piece + 1 < piece_end);
     }
     if (job->stream) {
         job->kernels->drain();
@@ -193,15 +214,19 @@ void mxa_quantize_begin(const mxattn_context *context, const mxa_quantize_call *
 mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize_call *call)
 {
     const mxattn_tensor *wide = &call->wide;
+    const int64_t dims = wide->shape[3];
     const int64_t elements = wide->shape[0] * wide->shape[1] * wide->shape[2] * wide->shape[3];
     quantize_job job = {
         .call = call,
         .kernels = mxa_quantize_kernels_for(context->isa),
         .stream = elements * (1 + mxa_dtype_bytes(wide->tags.dtype)) > stream_bytes,
     };
+    const int whole = (call->quantized.tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
+    job.piece_dims = call->transposed.ndim && !whole && dims > TURNED_DIMS ? TURNED_DIMS : dims;
+    job.pieces = job.piece_dims ? (dims + job.piece_dims - 1) / job.piece_dims : 1;
     mxa_quantize_begin(context, call);
-    mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2], call->quantized.shape[3],
-                        write_strips, &job);
+    mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2] * job.pieces,
+                        job.piece_dims, write_strips, &job);
     return MXATTN_OK;
 }
 

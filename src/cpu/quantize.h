@@ -28,8 +28,10 @@ typedef struct mxa_quantize_strip {
     mxa_scale_place places[2]; /* indexed by mxattn_axis */
     mxattn_dtype wide_dtype;
     mxattn_tags tags;
-    int64_t ahead; /* bytes from `wide` to that of the next strip; 0: unknown */
-    int stream;    /* the payload is not read again soon: write it past the caches */
+    const char *ahead;    /* what is asked for meanwhile: token 0, or NULL */
+    int64_t ahead_stride; /* bytes between tokens */
+    int ahead_bytes;      /* for every 128 dims: as many as they have in `wide`, or half */
+    int stream;           /* the payload is not read again soon: write it past the caches */
     /* NULL, or: wide holds words (words_portable.h), given as BF16, and this is set to 1 where a
      * chunk needs FP32 itself, whose payload is then not written. */
     int *needs_floats;

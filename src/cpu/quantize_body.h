@@ -9,369 +9,170 @@
  *          key  = 7 - 128*(scale - 7)        its exponent is e - scale + 7
  *   E5M2   one bit less, and 15 for both 7.
  *
- * So a key says all about a scale. The loops work on quads: up to 128 dims (4 chunks of 32) of one
- * token. They load quads and fold the magnitudes of each into one vector, then make maxima, scales
- * and keys of 8 quads at once, then encode. No step is of one chunk, so none is of one number.
- * That is all they do: quads with codes below the smallest normal one that are not zeros, and
- * chunks whose scale byte is under 32 (there FP32 subnormals may count) or that hold NaN or
- * infinity, are noticed and encoded again by encode_chunk: rare, and exact for whatever they hold.
+ * So a key says all about a scale. The loops work on pairs of chunks, up to 64 dims of one token,
+ * and on quads, two pairs. They load quads and fold the magnitudes of each into one vector, then
+ * make maxima, scales and keys of 8 quads at once, then encode. No step is of one chunk, so none is
+ * of one number. That is all they do: quads with codes below the smallest normal one that are not
+ * zeros, and chunks whose scale byte is under 32 (there FP32 subnormals may count) or that hold NaN
+ * or infinity, are noticed and encoded again by encode_chunk: rare, and exact for whatever they
+ * hold.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "cpu/quantize_chunk_body.h"
-
-enum {
-    QUAD = 128,                   /* dims */
-    CHUNKS = QUAD / MXA_BLOCK,    /* of a quad */
-    VECTORS = QUAD / WORDS_LANES, /* of a quad */
-    TOGETHER = 2 * WORDS_LANES,   /* codes that leave at once */
-    GROUP = MXA_BLOCK / CHUNKS,   /* quads whose scales are made at once: 32 chunks */
-    BATCH = MXA_BLOCK             /* quads between load and encode */
-};
-
-/* Quads under way: their words, and the scale and key of each chunk. */
-typedef struct batch {
-    const uint16_t *words[BATCH];        /* in `space`, or where they came from */
-    uint8_t *codes[BATCH];               /* where they go, in `whole` or for good */
-    uint8_t *scales[BATCH];              /* where those of rows go; NULL: nowhere */
-    uint16_t folded[BATCH][WORDS_LANES]; /* words_fold of the magnitudes */
-    uint16_t amax[BATCH * CHUNKS];
-    uint32_t key[BATCH * CHUNKS]; /* twice in each */
-    uint8_t scale[BATCH * CHUNKS];
-    uint16_t space[BATCH][QUAD];
-    uint8_t whole[BATCH][QUAD];
-} batch;
-
-/* Where codes go. */
-typedef struct target {
-    uint8_t *at;
-    int64_t stride;
-    int stream; /* past the caches */
-} target;
+#include "cpu/quantize_batch_body.h"
 
 /* ------------------------------------------------------------------------------------------------
- * load
+ * rows
  * --------------------------------------------------------------------------------------------- */
 
-/* A quad's words, zeros beyond `width`, and where they can be read again. */
-ALWAYS_INLINE const uint16_t *load_quad(const mxa_quantize_strip *strip, format f, int64_t token,
-                                        int64_t d, int width, words quad[VECTORS],
-                                        uint16_t space[QUAD])
-{
-    const int64_t index = token * strip->wide_stride + d;
-    const int direct = f.plain && f.wide == MXATTN_BF16;
-    UNROLL
-    for (int c = 0; c < CHUNKS; c++) {
-        words *chunk = quad + c * CHUNK_WORDS;
-        if (c * MXA_BLOCK < width) {
-            chunk_words(strip, f, token, d + c * MXA_BLOCK, chunk);
-        } else {
-            UNROLL
-            for (int i = 0; i < CHUNK_WORDS; i++) {
-                chunk[i] = words_set(0);
-            }
-        }
-    }
-    if (direct) {
-        return (const uint16_t *)strip->wide + index;
-    }
-    UNROLL
-    for (int i = 0; i < VECTORS; i++) {
-        const int beyond = i * WORDS_LANES >= width; /* large, so that no code there seems small */
-        words_store(space + i * WORDS_LANES, beyond ? words_set(0x7F00) : quad[i]);
-    }
-    return space;
-}
-
-/* Asks for what the next strip will read: its rows lie apart, which the machine's own prefetching
- * does not foresee. */
-ALWAYS_INLINE void load_ahead(const mxa_quantize_strip *strip, format f, int64_t token, int64_t d,
-                              int width)
-{
-    const int bytes = f.wide == MXATTN_F32 ? 4 : 2;
-    const char *next = (const char *)strip->wide + (token * strip->wide_stride + d) * bytes;
-    if (strip->ahead) {
-        UNROLL
-        for (int i = 0; i < QUAD * bytes; i += 64) {
-            if (i < width * bytes) {
-                __builtin_prefetch(next + strip->ahead + i);
-            }
-        }
-    }
-}
-
-/* ------------------------------------------------------------------------------------------------
- * scales
- * --------------------------------------------------------------------------------------------- */
-
-/* Scales and keys of 32 maxima; returns 1 when one is slow, words then not holding all that counts,
- * or 0 (of zeros they do under any scale). */
-ALWAYS_INLINE int scales_of(const mxa_quantize_strip *strip, format f,
-                            const words amax[CHUNK_WORDS], uint8_t scale[MXA_BLOCK],
-                            words key[CHUNK_WORDS])
-{
-    const int top = f.narrow == MXATTN_E5M2 ? 15 : 8;
-    const int half = (1 << (dropped_bits(f) - 1)) - 1;
-    const words up = words_set(strip->tags.rounding == MXATTN_RCEIL ? 0x1F : 0); /* above 0x60 */
-    words exponent[CHUNK_WORDS], slow = words_set(0);
-    UNROLL
-    for (int i = 0; i < CHUNK_WORDS; i++) {
-        const words e = words_shift_right(words_add(amax[i], up), 7);
-        const words low = words_subtract(words_set((uint16_t)(FAST_SCALE_LEAST + top)), e);
-        slow = words_or(slow, words_min(low, amax[i]));
-        slow = words_or(slow, words_subtract(e, words_set(0xFE)));
-        exponent[i] = words_subtract(e, words_set((uint16_t)top));
-        const words places =
-            words_shift_left(words_max(exponent[i], words_set(FAST_SCALE_LEAST)), 7);
-        /* -places + half + bias in the exponent's place, as ~x is -x - 1. */
-        key[i] = words_add(words_subtract(words_set(0xFFFF), places),
-                           words_set((uint16_t)(1 + half + narrow_bias(f) * 128)));
-    }
-    words_pack(scale, exponent);
-    return words_any(slow);
-}
-
-/* The scales of infinity and NaN, which scales_of calls slow. */
-static __attribute__((noinline)) void scales_of_special(const uint16_t amax[MXA_BLOCK],
-                                                        uint8_t scale[MXA_BLOCK])
-{
-    for (int i = 0; i < MXA_BLOCK; i++) {
-        if (amax[i] >= 0x7F80) {
-            scale[i] = (uint8_t)(0xFE + (amax[i] > 0x7F80));
-        }
-    }
-}
-
-/* Maxima, scales and keys of the chunks of `count` quads that were folded. */
-ALWAYS_INLINE int scales_of_batch(const mxa_quantize_strip *strip, format f, int count, batch *b)
-{
-    int slow = 0;
-    for (int q = 0; q < count; q += GROUP) {
-        const int c = q * CHUNKS;
-        words amax[CHUNK_WORDS], key[CHUNK_WORDS];
-        words_maxima(b->folded[q], amax);
-        const int special = scales_of(strip, f, amax, b->scale + c, key);
-        UNROLL
-        for (int i = 0; i < CHUNK_WORDS; i++) {
-            words_store(b->amax + c + i * WORDS_LANES, amax[i]);
-            words_store_twice(b->key + c + i * WORDS_LANES, key[i]);
-        }
-        if (special) {
-            scales_of_special(b->amax + c, b->scale + c);
-        }
-        slow |= special;
-    }
-    return slow;
-}
-
-ALWAYS_INLINE int scale_is_slow(uint8_t scale, uint16_t amax)
-{
-    return amax != 0 && (scale < FAST_SCALE_LEAST || scale > FAST_SCALE_MOST);
-}
-
-/* ------------------------------------------------------------------------------------------------
- * encode
- * --------------------------------------------------------------------------------------------- */
-
-/* Negative where the value lies below the smallest normal code by a binade or more. */
-ALWAYS_INLINE words code_of(words w, words key, format f)
-{
-    const words rounded = words_add_bit(words_add(magnitude(w), key), w, dropped_bits(f));
-    return words_shift_signed(rounded, dropped_bits(f));
-}
-
-/* `width` codes of a quad; key_step: words of `key` from one vector to the next, 0 where a chunk
- * has one key, twice in each. Returns 1 when one may be below the smallest normal code. */
-ALWAYS_INLINE int encode_quad(const uint16_t *quad, format f, int width, const void *key,
-                              int key_step, uint8_t *out, int stream)
-{
-    const uint32_t *of_chunk = key;
-    const uint16_t *of_lane = key;
-    codes least = codes_set(0xFF);
-    UNROLL
-    for (int i = 0; i < width; i += TOGETHER) {
-        const words a = words_load(quad + i), b = words_load(quad + i + WORDS_LANES);
-        words key_a, key_b;
-        if (key_step) {
-            key_a = words_load(of_lane + i);
-            key_b = words_load(of_lane + i + WORDS_LANES);
-        } else {
-            key_a = words_pairs(of_chunk + i / MXA_BLOCK);
-            key_b = words_pairs(of_chunk + (i + WORDS_LANES) / MXA_BLOCK);
-        }
-        const codes magnitudes = codes_join(code_of(a, key_a, f), code_of(b, key_b, f));
-        least = codes_min(least, magnitudes);
-        codes_put(out + i, codes_min(magnitudes, codes_set((uint8_t)narrow_most(f))), a, b, f.mixed,
-                  stream);
-    }
-    return codes_any_below(least, (uint8_t)narrow_normal(f));
-}
-
-/* 1 where a chunk has codes below the smallest normal one and above 0. */
-ALWAYS_INLINE int has_small(const uint16_t chunk[MXA_BLOCK], format f, const uint8_t *scale,
-                            int step)
-{
-    words small = words_set(0);
-    for (int i = 0; i < MXA_BLOCK; i += WORDS_LANES) {
-        uint16_t normal[WORDS_LANES]; /* the smallest word of a normal code */
-        for (int j = 0; j < WORDS_LANES; j++) {
-            const int s = scale[(i + j) * step];
-            const int fast = s > FAST_SCALE_LEAST ? s : FAST_SCALE_LEAST;
-            normal[j] = (uint16_t)((fast - narrow_bias(f) + 1) << 7);
-        }
-        const words a = magnitude(words_load(chunk + i));
-        small = words_or(small, words_min(words_subtract(words_load(normal), a), a));
-    }
-    return words_any(small);
-}
-
-/* The chunks of a quad that hold codes below the smallest normal one and above 0, and those that
- * are slow, again. step: 1 where each lane has a scale; else each chunk. */
-static __attribute__((noinline)) void encode_again(const mxa_quantize_strip *strip, format f,
-                                                   int64_t token, int64_t d, int width,
-                                                   const uint16_t *quad, const uint8_t *scale,
-                                                   const uint16_t *amax, int step, uint8_t *out)
-{
-    for (int c = 0; c < width; c += MXA_BLOCK) {
-        const int first = step ? c : c / MXA_BLOCK, count = step ? MXA_BLOCK : 1;
-        int again = has_small(quad + c, f, scale + first, step);
-        for (int i = first; i < first + count; i++) {
-            again |= scale_is_slow(scale[i], amax[i]);
-        }
-        if (again) {
-            encode_chunk(strip, f, token, d + c, scale + first, step, out + c);
-        }
-    }
-}
-
-/* Quad i of a batch; returns 1 when a code may be below the smallest normal one. */
-ALWAYS_INLINE uint32_t put_quad(format f, int width, const batch *b, int i, const void *key,
-                                int key_step, int stream)
-{
-    const int all = width == QUAD || !f.plain;
-    return (
-        uint32_t)(all ? encode_quad(b->words[i], f, QUAD, key, key_step, b->codes[i], stream)
-                      : encode_quad(b->words[i], f, QUAD / 2, key, key_step, b->codes[i], stream));
-}
-
-ALWAYS_INLINE int width_of(const mxa_quantize_strip *strip, int64_t d)
-{
-    const int64_t left = strip->dims - d;
-    return left < QUAD ? (int)left : QUAD;
-}
-
-/* A quad of a strip; a walk goes token by token. */
-typedef struct quad_at {
+/* A pair of a strip; a walk goes token by token. */
+typedef struct pair_at {
     int64_t token, d;
-} quad_at;
+} pair_at;
 
-ALWAYS_INLINE void quad_next(const mxa_quantize_strip *strip, quad_at *at)
+ALWAYS_INLINE void pair_next(const mxa_quantize_strip *strip, pair_at *at)
 {
-    at->d += QUAD;
+    at->d += PAIR;
     if (at->d >= strip->dims) {
         at->d = 0;
         at->token++;
     }
 }
 
-/* What a batch still needs after its quads, which are those from `at` on, or of one column. WHY
- * apart: a loop that calls holds no constants in registers. again: a bit for each quad to look at;
- * scale_step: from the scales of a quad to the next one's. */
-ALWAYS_INLINE void finish_batch(const mxa_quantize_strip *strip, format f, const target *to,
-                                quad_at at, int count, int down, uint32_t again, int scale_step,
-                                int step, const batch *b)
+/* The scale bytes of `count` pairs from `at` on. */
+ALWAYS_INLINE void store_row_scales(const mxa_quantize_strip *strip, pair_at at, int count,
+                                    const uint8_t *scale)
 {
-    if (!again && f.plain) {
-        return;
-    }
-    for (int i = 0; i < count; i++) {
-        const int width = width_of(strip, at.d);
-        if (again >> i & 1) {
-            encode_again(strip, f, at.token, at.d, width, b->words[i], b->scale + i * scale_step,
-                         b->amax + i * scale_step, step, b->codes[i]);
-        }
-        if (!f.plain) {
-            memcpy(to->at + at.token * to->stride + at.d, b->codes[i], (size_t)width);
-        }
-        if (down) {
-            at.token++;
-        } else {
-            quad_next(strip, &at);
-        }
-    }
-}
-
-/* ------------------------------------------------------------------------------------------------
- * rows
- * --------------------------------------------------------------------------------------------- */
-
-/* The scale bytes of one quad of one token. */
-ALWAYS_INLINE void store_row_scales(const mxa_scale_place *place, int width,
-                                    const uint8_t scale[CHUNKS], uint8_t *to)
-{
+    const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
     if (!place->data) {
         return;
     }
-    if (place->stride_1 == 1 && width == QUAD) {
-        memcpy(to, scale, CHUNKS);
+    if (place->stride_1 == 1 && strip->dims % QUAD == 0) {
+        const int64_t quads = strip->dims / QUAD;
+        int64_t token = at.token, quad = at.d / QUAD;
+        for (int p = 0; p < count; p += 2) {
+            memcpy(place->data + token * place->stride_within + quad * place->stride_4,
+                   scale + 2 * p, CHUNKS);
+            quad++;
+            token += quad == quads;
+            quad = quad == quads ? 0 : quad;
+        }
         return;
     }
-    for (int c = 0; c * MXA_BLOCK < width; c++) {
-        to[c * place->stride_1] = scale[c];
+    for (int p = 0; p < count; pair_next(strip, &at), p++) {
+        uint8_t *to = mxa_scale_place_at(place, at.d / MXA_BLOCK, at.token);
+        to[0] = scale[2 * p];
+        if (at.d + MXA_BLOCK < strip->dims) {
+            to[place->stride_1] = scale[2 * p + 1]; /* a pair lies within a unit's four */
+        }
     }
 }
 
-/* `count` quads from `at` on. */
-ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const target *to,
-                             quad_at *at, int count, batch *b)
+/* The next pair of a walk. */
+ALWAYS_INLINE void load_next(const mxa_quantize_strip *strip, format f, const target *to,
+                             pair_at *at, batch *b, int p, words pair[PAIR_VECTORS])
 {
-    const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
-    quad_at from = *at;
-    for (int i = 0; i < count; i++) {
-        const int64_t token = from.token, d = from.d;
-        const int width = width_of(strip, d);
+    load_pair(strip, f, to, at->token, at->d, b, p, pair);
+    pair_next(strip, at);
+}
+
+/* The next quad of a walk, whose pairs follow each other. */
+ALWAYS_INLINE void load_next_quad(const mxa_quantize_strip *strip, format f, const target *to,
+                                  pair_at *at, batch *b, int p, words quad[VECTORS])
+{
+    load_pair(strip, f, to, at->token, at->d, b, p, quad);
+    load_pair(strip, f, to, at->token, at->d + PAIR, b, p + 1, quad + PAIR_VECTORS);
+    at->d += PAIR;
+    pair_next(strip, at);
+}
+
+/* What is asked for while rows are encoded that were loaded from `at` on, `next` being those
+ * behind. */
+ALWAYS_INLINE asked asked_of_rows(const mxa_quantize_strip *strip, format f, pair_at at,
+                                  pair_at next)
+{
+    const int bytes = f.wide == MXATTN_F32 ? 4 : 2;
+    const int quads = (int)((strip->dims + QUAD - 1) / QUAD);
+    if (strip->needs_floats) { /* words lie near: the caller wants something else */
+        asked a = asked_of(strip, at.token, at.d, quads);
+        a.left -= (int)(at.d / QUAD);
+        return a;
+    }
+    if (next.token >= strip->used) {
+        return asked_of(strip, 0, 0, quads);
+    }
+    return (asked){(const char *)strip->wide + (next.token * strip->wide_stride + next.d) * bytes,
+                   (strip->wide_stride - quads * QUAD) * bytes, quads, quads - (int)(next.d / QUAD),
+                   QUAD * bytes};
+}
+
+/* The maxima of `count` pairs from `at` on where each is its token's. */
+static __attribute__((noinline)) void tokens_largest(const mxa_quantize_strip *strip, format f,
+                                                     pair_at at, int count, batch *b)
+{
+    uint16_t largest = 0;
+    memset(b->amax, 0, sizeof b->amax);
+    f.mixed = 0;
+    for (int p = 0; p < count; p++) {
+        if (p == 0 || at.d == 0) {
+            largest = token_largest(strip, f, at.token);
+        }
+        b->amax[2 * p] = b->amax[2 * p + 1] = largest;
+        pair_next(strip, &at);
+    }
+}
+
+/* `count` pairs from `at` on; apart: those of a quad may be. */
+ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const target *to,
+                             pair_at *at, int count, int apart, batch *b)
+{
+    const int folded = (strip->tags.flags & MXATTN_FOLDED_TOKEN) != 0;
+    const int quads = (count + 1) / 2;
+    pair_at from = *at;
+    for (int p = 0; p < count; p += 2) {
         words quad[VECTORS];
-        if (f.plain && width == QUAD) {
-            b->words[i] = load_quad(strip, f, token, d, QUAD, quad, b->space[i]);
-            load_ahead(strip, f, token, d, QUAD);
+        if (!apart) {
+            load_next_quad(strip, f, to, &from, b, p, quad);
         } else {
-            b->words[i] = load_quad(strip, f, token, d, width, quad, b->space[i]);
-            load_ahead(strip, f, token, d, width);
+            load_next(strip, f, to, &from, b, p, quad);
+            if (p + 1 < count) {
+                load_next(strip, f, to, &from, b, p + 1, quad + PAIR_VECTORS);
+            } else {
+                load_absent(b, p + 1, quad + PAIR_VECTORS);
+            }
         }
-        b->codes[i] = f.plain ? to->at + token * to->stride + d : b->whole[i];
-        b->scales[i] = mxa_scale_place_at(place, d / MXA_BLOCK, token);
-        UNROLL
-        for (int j = 0; j < VECTORS; j++) {
-            quad[j] = magnitude(quad[j]);
-        }
-        words folded = words_fold(quad);
-        if (strip->tags.flags & MXATTN_FOLDED_TOKEN) {
-            folded = words_set(token_largest(strip, f, token));
-        }
-        words_store(b->folded[i], folded);
-        quad_next(strip, &from);
+        words_store(b->folded[p / 2], words_fold(quad));
     }
-    uint32_t again = scales_of_batch(strip, f, count, b) ? 0xFFFFFFFF : 0;
-    quad_at now = *at;
-    for (int i = 0; i < count; i++) {
-        const int width = width_of(strip, now.d);
-        store_row_scales(place, width, b->scale + i * CHUNKS, b->scales[i]);
-        again |= put_quad(f, width, b, i, b->key + i * CHUNKS, 0, to->stream) << i;
-        quad_next(strip, &now);
+    if (folded) {
+        tokens_largest(strip, f, *at, count, b);
     }
-    finish_batch(strip, f, to, *at, count, 0, again, CHUNKS, 0, b);
-    *at = now;
+    uint32_t again = scales_of_batch(strip, f, quads, folded, b) ? 0xFFFFFFFF : 0;
+    store_row_scales(strip, *at, count, b->scale);
+    again |= encode_batch(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS, to->stream,
+                          asked_of_rows(strip, f, *at, from));
+    for (int p = 0; (again || !f.plain) && p < count; p++) {
+        finish_pair(strip, f, to, at->token, at->d, b, p, again, 2 * p, 0);
+        pair_next(strip, at);
+    }
+    *at = from;
 }
 
 ALWAYS_INLINE void strip_rows(const mxa_quantize_strip *strip, format f, const target *to)
 {
     const mxa_scale_place *place = &strip->places[MXATTN_HDIM];
-    const int64_t total = strip->used * ((strip->dims + QUAD - 1) / QUAD);
-    quad_at at = {0, 0};
+    const int64_t total = strip->used * ((strip->dims + PAIR - 1) / PAIR);
+    const int apart = !f.plain || strip->dims % QUAD != 0;
+    pair_at at = {0, 0};
     batch b;
     memset(b.folded, 0, sizeof b.folded);
-    for (int64_t first = 0; first < total; first += BATCH) {
-        row_batch(strip, f, to, &at, total - first < BATCH ? (int)(total - first) : BATCH, &b);
+    for (int64_t first = 0; first < total; first += 2 * BATCH) {
+        const int64_t left = total - first;
+        const int count = left < 2 * BATCH ? (int)left : 2 * BATCH;
+        if (apart) {
+            row_batch(strip, f, to, &at, count, 1, &b);
+        } else {
+            row_batch(strip, f, to, &at, count, 0, &b);
+        }
     }
     for (int64_t token = strip->used; place->data && token < strip->tokens; token++) {
         for (int64_t chunk = 0; chunk * MXA_BLOCK < strip->dims; chunk++) {
@@ -381,40 +182,66 @@ ALWAYS_INLINE void strip_rows(const mxa_quantize_strip *strip, format f, const t
 }
 
 /* ------------------------------------------------------------------------------------------------
- * squares and columns
+ * squares and columns: a batch is `pairs` pairs, side by side, of every token
  * --------------------------------------------------------------------------------------------- */
 
-/* Loads the used tokens of a quad, and the largest magnitude of each lane. */
-ALWAYS_INLINE void load_quads(const mxa_quantize_strip *strip, format f, const target *to,
-                              int64_t d, int width, batch *b, words largest[VECTORS])
+/* Loads the used tokens, and the largest magnitude of each lane. */
+ALWAYS_INLINE void load_tokens(const mxa_quantize_strip *strip, format f, const target *to,
+                               int64_t d, int pairs, batch *b, words largest[VECTORS])
 {
     UNROLL
     for (int i = 0; i < VECTORS; i++) {
         largest[i] = words_set(0);
     }
-    for (int64_t token = 0; token < strip->used; token++) {
-        words quad[VECTORS];
-        b->words[token] = load_quad(strip, f, token, d, width, quad, b->space[token]);
-        load_ahead(strip, f, token, d, width);
-        b->codes[token] = f.plain ? to->at + token * to->stride + d : b->whole[token];
+    for (int token = 0; token < strip->used; token++) {
         UNROLL
-        for (int i = 0; i < VECTORS; i++) {
-            largest[i] = words_max(largest[i], magnitude(quad[i]));
+        for (int h = 0; h < pairs; h++) {
+            words pair[PAIR_VECTORS];
+            load_pair(strip, f, to, token, d + h * PAIR, b, 2 * token + h, pair);
+            UNROLL
+            for (int i = 0; i < PAIR_VECTORS; i++) {
+                words *of_lane = &largest[h * PAIR_VECTORS + i];
+                *of_lane = words_max(*of_lane, pair[i]);
+            }
         }
     }
 }
 
-/* The scales of a quad's squares, into both arrays. */
-ALWAYS_INLINE void store_square_scales(const mxa_quantize_strip *strip, int64_t d, int width,
+/* scale_step: 1 where each lane has a scale; else each chunk. */
+ALWAYS_INLINE void put_tokens(const mxa_quantize_strip *strip, format f, const target *to,
+                              int64_t d, int pairs, batch *b, keys key, int scale_step, int slow)
+{
+    const int used = (int)strip->used, scales = scale_step ? PAIR : PAIR / MXA_BLOCK;
+    uint32_t again = slow ? 0xFFFFFFFF : 0;
+    again |= encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, 0, d, 1));
+    for (int p = 0; (again || !f.plain) && p < 2 * used; p++) {
+        if (p % 2 < pairs) {
+            finish_pair(strip, f, to, p / 2, d + p % 2 * PAIR, b, p, again, p % 2 * scales,
+                        scale_step);
+        }
+    }
+}
+
+/* The scales of `pairs` pairs of squares, into both arrays. */
+ALWAYS_INLINE void store_square_scales(const mxa_quantize_strip *strip, int64_t d, int pairs,
                                        const uint8_t scale[CHUNKS])
 {
     const mxa_scale_place *seq = &strip->places[MXATTN_SEQ], *hdim = &strip->places[MXATTN_HDIM];
-    const int64_t rows = hdim->stride_within ? strip->tokens : 1;
-    for (int64_t token = 0; token < rows; token++) {
-        store_row_scales(hdim, width, scale, mxa_scale_place_at(hdim, d / MXA_BLOCK, token));
+    const int64_t rows = hdim->stride_within ? strip->tokens : 1, left = strip->dims - d;
+    const int width = left < pairs * PAIR ? (int)left : pairs * PAIR;
+    const int whole = hdim->stride_1 == 1 && width == QUAD;
+    for (int64_t token = 0; hdim->data && token < rows; token++) {
+        uint8_t *to = mxa_scale_place_at(hdim, d / MXA_BLOCK, token);
+        if (whole) {
+            memcpy(to, scale, CHUNKS);
+            continue;
+        }
+        for (int c = 0; c * MXA_BLOCK < width; c++) {
+            to[c * hdim->stride_1] = scale[c];
+        }
     }
     for (int c = 0; seq->data && c * MXA_BLOCK < width; c++) {
-        const int left = width - c * MXA_BLOCK, within = left < MXA_BLOCK ? left : MXA_BLOCK;
+        const int behind = width - c * MXA_BLOCK, within = behind < MXA_BLOCK ? behind : MXA_BLOCK;
         uint8_t *to = mxa_scale_place_at(seq, d / MXA_BLOCK + c, 0);
         if (seq->stride_within == 1 && within == MXA_BLOCK) {
             memset(to, scale[c], MXA_BLOCK);
@@ -426,20 +253,16 @@ ALWAYS_INLINE void store_square_scales(const mxa_quantize_strip *strip, int64_t 
     }
 }
 
-ALWAYS_INLINE void square_quad(const mxa_quantize_strip *strip, format f, const target *to,
-                               int64_t d, int width, uint16_t folded, batch *b)
+ALWAYS_INLINE void squares(const mxa_quantize_strip *strip, format f, const target *to, int64_t d,
+                           int pairs, uint16_t folded, batch *b)
 {
     words largest[VECTORS];
-    load_quads(strip, f, to, d, width, b, largest);
+    load_tokens(strip, f, to, d, pairs, b, largest);
     words_store(b->folded[0],
                 strip->tags.flags & MXATTN_FOLDED ? words_set(folded) : words_fold(largest));
-    const int count = (int)strip->used;
-    uint32_t again = scales_of_batch(strip, f, 1, b) ? 0xFFFFFFFF : 0;
-    for (int token = 0; token < count; token++) {
-        again |= put_quad(f, width, b, token, b->key, 0, to->stream) << token;
-    }
-    finish_batch(strip, f, to, (quad_at){0, d}, count, 1, again, 0, 0, b);
-    store_square_scales(strip, d, width, b->scale);
+    const int slow = scales_of_batch(strip, f, 1, 0, b);
+    put_tokens(strip, f, to, d, pairs, b, (keys){b->key, NULL}, 0, slow);
+    store_square_scales(strip, d, pairs, b->scale);
 }
 
 ALWAYS_INLINE void strip_squares(const mxa_quantize_strip *strip, format f, const target *to)
@@ -452,46 +275,40 @@ ALWAYS_INLINE void strip_squares(const mxa_quantize_strip *strip, format f, cons
         uint16_t largest = token_largest(strip, f, token);
         amax = largest > amax ? largest : amax;
     }
-    for (int64_t d = 0; d < strip->dims; d += QUAD) {
-        const int width = width_of(strip, d);
-        if (f.plain && width == QUAD) {
-            square_quad(strip, f, to, d, QUAD, amax, &b);
-        } else {
-            square_quad(strip, f, to, d, width, amax, &b);
-        }
+    int64_t d = 0;
+    for (; d + PAIR < strip->dims; d += QUAD) {
+        squares(strip, f, to, d, 2, amax, &b);
+    }
+    if (d < strip->dims) {
+        squares(strip, f, to, d, 1, amax, &b);
     }
 }
 
-/* Each lane has a scale: elements stay in order. */
+/* One pair at a time. Each lane has a scale: elements stay in order. */
 ALWAYS_INLINE void strip_columns(const mxa_quantize_strip *strip, format f, const target *to)
 {
     const mxa_scale_place *place = &strip->places[MXATTN_SEQ];
-    const int count = (int)strip->used;
     batch b;
-    for (int64_t d = 0; d < strip->dims; d += QUAD) {
-        const int width = width_of(strip, d);
+    for (int64_t d = 0; d < strip->dims; d += PAIR) {
+        const int width = width_of(strip, f, d);
         words largest[VECTORS];
-        uint16_t key[QUAD];
+        uint16_t key[PAIR];
         int slow = 0;
-        load_quads(strip, f, to, d, width, &b, largest);
-        for (int c = 0; c < CHUNKS; c++) {
+        load_tokens(strip, f, to, d, 1, &b, largest);
+        for (int c = 0; c < PAIR; c += MXA_BLOCK) {
             words of_chunk[CHUNK_WORDS];
-            const words *amax = largest + c * CHUNK_WORDS;
-            const int special = scales_of(strip, f, amax, b.scale + c * MXA_BLOCK, of_chunk);
+            const words *amax = largest + c / WORDS_LANES;
+            const int special = scales_of(strip, f, amax, b.scale + c, of_chunk);
             for (int i = 0; i < CHUNK_WORDS; i++) {
-                words_store(key + c * MXA_BLOCK + i * WORDS_LANES, of_chunk[i]);
-                words_store(b.amax + c * MXA_BLOCK + i * WORDS_LANES, amax[i]);
+                words_store(key + c + i * WORDS_LANES, of_chunk[i]);
+                words_store(b.amax + c + i * WORDS_LANES, amax[i]);
             }
             if (special) {
-                scales_of_special(b.amax + c * MXA_BLOCK, b.scale + c * MXA_BLOCK);
+                scales_of_special(b.amax + c, b.scale + c);
             }
             slow |= special;
         }
-        uint32_t again = slow ? 0xFFFFFFFF : 0;
-        for (int token = 0; token < count; token++) {
-            again |= put_quad(f, width, &b, token, key, 1, to->stream) << token;
-        }
-        finish_batch(strip, f, to, (quad_at){0, d}, count, 1, again, 0, 1, &b);
+        put_tokens(strip, f, to, d, 1, &b, (keys){b.key, key}, 1, slow);
         for (int c = 0; place->data && c < width; c += MXA_BLOCK) {
             const int left = width - c, within = left < MXA_BLOCK ? left : MXA_BLOCK;
             uint8_t *out = mxa_scale_place_at(place, (d + c) / MXA_BLOCK, 0);

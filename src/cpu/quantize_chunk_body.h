@@ -2,7 +2,7 @@
  * what the quantizer's fast loops leave: codes below the smallest normal one, scales near either
  * end of their range, NaN and infinity.
  *
- * Included by quantize_body.h.
+ * Included by quantize_batch_body.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -17,8 +17,9 @@
 typedef struct mxa_words_out {
     uint16_t *words;
     int to_bf16;
-    int stream;    /* past the caches: words is a multiple of 64, and a fence follows */
-    int64_t ahead; /* every line read is asked for this many bytes further on, too */
+    int stream;     /* past the caches: words is a multiple of 64, and a fence follows */
+    int64_t ahead;  /* every line read is asked for this many bytes further on, too */
+    int ahead_half; /* those of the first half alone, at half the pace: others ask for the rest */
 } mxa_words_out;
 
 typedef struct mxa_row_kernels {

@@ -226,10 +226,10 @@ VEC_INLINE void divide_words_of(const void *x, mxattn_dtype dtype, int64_t count
     enum { STEP = 2 * VEC_LANES };
     const size_t bytes = dtype == MXATTN_F32 ? 4 : 2;
     const mxa_words_out to = *out;
+    const uintptr_t ahead = (uintptr_t)x + (uintptr_t)to.ahead;
     int64_t i = 0;
     for (; i + STEP <= count; i += STEP) {
-        __builtin_prefetch(
-            (const void *)((uintptr_t)x + (uintptr_t)i * bytes + (uintptr_t)to.ahead));
+        __builtin_prefetch((const void *)(ahead + ((uintptr_t)i * bytes >> to.ahead_half)));
         store_pair(to.words + i, divide_pair(x, dtype, i, scale, weight), to_bf16, stream);
     }
     if (i == count)
