@@ -180,7 +180,6 @@ typedef struct BACKWARD(own) {
     int warp;                /* of the CTA's consumer warps */
     float scores, dp, delta; /* of the warp's key group: mxa_backward_key_record; delta 0: the
                               * sequence ends before it */
-    uint32_t far;            /* not 0: some step of the tile may be far */
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
 
@@ -328,10 +327,11 @@ MXA_DEVICE void BACKWARD(tell)(mxa_shared barrier)
     }
 }
 
-/* All steps of one tile: dK and dV of this warpgroup's 64 keys in accumulators. */
+/* All steps of one tile: dK and dV of this warpgroup's 64 keys in accumulators. far: a constant;
+ * 1: some step of the tile may be far. */
 MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared shared,
-                                BACKWARD(own) * own, int steps, int count, BACKWARD(place) * place,
-                                float *dk, float *dv)
+                                BACKWARD(own) * own, int far, int steps, int count,
+                                BACKWARD(place) * place, float *dk, float *dv)
 {
     const int warpgroup = own->warp >> 2, half = own->warp >> 1 & 1;
     float factor = 0.0f;
@@ -346,7 +346,7 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         BACKWARD(multiply)(s, dp, own->keys, stage);
         wgmma_wait(1);
         wgmma_hold_f32(s, 32);
-        BACKWARD(probs)(params, own, record, words, s, p);
+        BACKWARD(probs)(params, own, far, record, words, s, p);
         wgmma_wait(0);
         wgmma_hold_f32(dp, 32);
         BACKWARD(dscores)(own, record, s, dp, units, ds);
@@ -410,7 +410,6 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
     for (int i = 0; i < ACCUMULATORS; i++) {
         dk[i] = dv[i] = 0.0f;
     }
-    own->far = dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR;
     own->scores = own->dp = own->delta = 0.0f;
     if (steps > 0) {
         const int group = own->warp / (MXA_BACKWARD_GROUP / 16) * MXA_BACKWARD_GROUP;
@@ -427,7 +426,14 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
     own->sum[0] = own->sum[1] = 0.0f;
     wgmma_hold_f32(dk, ACCUMULATORS);
     wgmma_hold_f32(dv, ACCUMULATORS);
-    BACKWARD(steps)(params, shared, own, steps, count, place, dk, dv);
+    /* WHY two loops: one more branch a step, rarely taken, cost 3% (D = 128, 8,192 tokens). In 160
+     * registers two loops spill. */
+    if (WARPGROUPS == 3 ||
+        (dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR)) {
+        BACKWARD(steps)(params, shared, own, 1, steps, count, place, dk, dv);
+    } else {
+        BACKWARD(steps)(params, shared, own, 0, steps, count, place, dk, dv);
+    }
     BACKWARD(tell)(KT_EMPTY);
     /* The writer has read what was staged last, before this warpgroup's next turn: that of the step
      * before its own number. */

@@ -88,28 +88,22 @@ MXA_DEVICE void BACKWARD(probs_far)(const mxa_backward_params *params, mxa_share
 #endif
 
 /* probs: S to P in place, and packed as the A operand of dV. With a softcap the packed P is
- * followed by P times the softcap's slope. */
-MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own) * own,
+ * followed by P times the softcap's slope. far: as for steps. */
+MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own) * own, int far,
                                 mxa_shared record, mxa_shared words, float *s, uint32_t *p)
 {
     const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
     const mxa_shared terms = record + MXA_BACKWARD_RECORD_ROW * (uint32_t)(BACKWARD_LANE & 3);
     const mxa_u32x2 q = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_Q);
     const float scale[2] = {mul_rn(f32_bits(q.x), own->scores), mul_rn(f32_bits(q.y), own->scores)};
-    uint32_t done = 0; /* with S to P */
 #if BACKWARD_SOFTCAP
     float slope[32];
 #else
-    /* WHY the tile's word first: the step's is loaded only here, and all would wait for it. */
-    if (own->far) {
-        done = flags & BACKWARD_FAR;
-        if (done) {
-            BACKWARD(probs_far)(params, words, terms, scale, s);
-        }
-        wgmma_hold_f32(s, 32);
-    }
+    if (far && flags & BACKWARD_FAR) {
+        BACKWARD(probs_far)(params, words, terms, scale, s);
+    } else
 #endif
-    if (!done) {
+    {
         MXA_UNROLL
         for (int i = 0; i < 4; i++) {
             float m[8];
@@ -127,7 +121,7 @@ MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own)
         }
     }
 #if BACKWARD_SOFTCAP
-    if (flags & BACKWARD_FAR) {
+    if (far && flags & BACKWARD_FAR) {
         BACKWARD(probs_far)(s);
     }
 #endif
