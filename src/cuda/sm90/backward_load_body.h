@@ -4,10 +4,13 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 
-/* load_keys: K, V and the factors of the CTA's `count`th tile. */
-MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int count)
+/* load_keys: K, V and their factors of tile `index` of the list, and what is to know of it. */
+MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
+                                    int count)
 {
     const mxa_shared at = TILE_AT(count);
+    backward_tile_find(params, TILE_K, index, at);
+    backward_tile_write_factors(params, at);
     mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
     if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
         mbarrier_arrive(KV_FULL);
@@ -68,8 +71,7 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
 
 /* load: the producer walks the tiles and their steps, and ends with a tile of -1 steps. Queries
  * come last ones first: with a diagonal that is where all tiles of keys begin, so that those of one
- * head read and add to the same queries at the same time. Stages are free before the places of K, V
- * and K^T are, in this order, and so they are filled. WHY so little in variables: it has 24
+ * head read and add to the same queries at the same time. WHY so little in variables: it has 24
  * registers. */
 MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared shared)
 {
@@ -79,28 +81,21 @@ MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared sha
         if (index >= backward_tile_count(params)) {
             break;
         }
-        backward_tile_find(params, TILE_K, index, TILE_AT(count));
-        backward_tile_write_factors(params, TILE_AT(count));
+        const int begin = step;
+        BACKWARD(load_keys)(params, shared, index, count);
+        if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
+            BACKWARD(load_turned)(params, shared, count);
+        }
         MXA_NO_UNROLL
         for (int head = 0; head < params->group; head++) {
             MXA_NO_UNROLL
             for (int j = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE + 4) - 1;
                  j >= (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE); j--) {
                 BACKWARD(load_step)(params, shared, TILE_AT(count), head, j, step++);
-                const mxa_u32x2 range = dev_load_shared_u32x2(TILE_AT(count) + BACKWARD_TILE_RANGE);
-                const int i = head * (int)(range.y - range.x) + (int)range.y - 1 - j;
-                if (i == 0) {
-                    BACKWARD(load_keys)(params, shared, count);
-                } else if (i == 1) {
+                if (step == begin + 1) {
                     BACKWARD(load_turned)(params, shared, count);
                 }
             }
-        }
-        if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
-            BACKWARD(load_keys)(params, shared, count);
-        }
-        if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) < 2) {
-            BACKWARD(load_turned)(params, shared, count);
         }
     }
     mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
