@@ -302,6 +302,36 @@ static void dq_of_any_size(const mxt_config *config)
 /* Key j and key j + 32 have the same score of query j and j + 32, 0.3 * 2^(2e), and all others 0: P
  * is 1/2 twice, though FP32 holds such an LSE to 2^-3 or to 2^17 only. The second of two keys
  * differs in a dimension where queries are 0. */
+static void far_tie(const mxt_config *config, float far, int64_t dim)
+{
+    mxt_attention a;
+    mxt_attention_dense(&a, 1, 64, 64, 1, 1, dim);
+    a.problem.softmax_scale = 0.3;
+    setup(&a, config, MXT_EXACT);
+    mxt_set(a.q, mxt_size_q(&a), 0);
+    mxt_set(a.k, mxt_size_k(&a), 0);
+    for (int64_t s = 0; s < 64; s++) {
+        mxt_row(&a, a.q, 0, s, 0)[s % 32] = mxt_row(&a, a.k, 0, s, 0)[s % 32] = far;
+        mxt_set(mxt_row(&a, a.v, 0, s, 0), dim, s < 32 ? 1 : 3);
+        mxt_set(mxt_row(&a, a.dout, 0, s, 0), dim, 0.5f);
+    }
+    for (int64_t j = 32; j < 64; j++)
+        mxt_row(&a, a.k, 0, j, 0)[j] = far;
+    both(&a);
+    expect_all_finite(&a);
+    const double rounding = mxt_config_rounding(config);
+    mxt_expect("o", a.o, mxt_size_o(&a), 2, 2 * rounding);
+    mxt_expect("dv", a.dv, mxt_size_v(&a), 0.5, 0.5 * rounding);
+    /* dP is dim / 2 and 3 dim / 2, delta dim: dS is -dim / 4 and dim / 4. */
+    const double ds = 0.3 * (double)dim / 4 * (double)far;
+    for (int64_t s = 0; s < 64; s++) {
+        const double sign = s < 32 ? -1 : 1;
+        mxt_expect("dk", mxt_row(&a, a.dk, 0, s, 0) + s % 32, 1, 2 * sign * ds, 4 * rounding * ds);
+        mxt_expect("dq", mxt_row(&a, a.dq, 0, s, 0) + 32 + s % 32, 1, ds, 2 * rounding * ds);
+    }
+    mxt_attention_free(&a);
+}
+
 static void far_ties(const mxt_config *config)
 {
     if (config->backend == MXATTN_BACKEND_CPU) { /* tests/pending.txt */
@@ -309,35 +339,9 @@ static void far_ties(const mxt_config *config)
         return;
     }
     for (int e = 10; e <= 20; e += e == 14 ? 6 : 1) {
-        const float far = ldexpf(1, e);
-        mxt_attention a;
-        mxt_attention_dense(&a, 1, 64, 64, 1, 1, 64);
-        a.problem.softmax_scale = 0.3;
-        setup(&a, config, MXT_EXACT);
-        mxt_set(a.q, mxt_size_q(&a), 0);
-        mxt_set(a.k, mxt_size_k(&a), 0);
-        for (int64_t s = 0; s < 64; s++) {
-            mxt_row(&a, a.q, 0, s, 0)[s % 32] = mxt_row(&a, a.k, 0, s, 0)[s % 32] = far;
-            mxt_set(mxt_row(&a, a.v, 0, s, 0), 64, s < 32 ? 1 : 3);
-            mxt_set(mxt_row(&a, a.dout, 0, s, 0), 64, 0.5f);
-        }
-        for (int64_t j = 32; j < 64; j++)
-            mxt_row(&a, a.k, 0, j, 0)[j] = far;
-        both(&a);
-        expect_all_finite(&a);
-        const double rounding = mxt_config_rounding(config);
-        mxt_expect("o", a.o, mxt_size_o(&a), 2, 2 * rounding);
-        mxt_expect("dv", a.dv, mxt_size_v(&a), 0.5, 0.5 * rounding);
-        /* dP is 32 and 96, delta 64: dS is -16 and 16. */
-        const double ds = 0.3 * 16 * (double)far;
-        for (int64_t s = 0; s < 64; s++) {
-            const double sign = s < 32 ? -1 : 1;
-            mxt_expect("dk", mxt_row(&a, a.dk, 0, s, 0) + s % 32, 1, 2 * sign * ds,
-                       4 * rounding * ds);
-            mxt_expect("dq", mxt_row(&a, a.dq, 0, s, 0) + 32 + s % 32, 1, ds, 2 * rounding * ds);
-        }
-        mxt_attention_free(&a);
+        far_tie(config, ldexpf(1, e), 64);
     }
+    far_tie(config, ldexpf(1, 20), 128);
 }
 
 /* The gradients of every option at once, against float64. */
