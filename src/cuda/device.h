@@ -110,7 +110,7 @@ mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kerne
                                  const void *params);
 
 /* The same; the kernel may start before the one before it in the stream has ended, and waits for it
- * itself: every path of it calls grid_wait (dev/grid.h). */
+ * itself: every path of it calls grid_dependency_wait (dev/cluster.h). */
 mxattn_status mxa_cuda_launch_early(const mxa_cuda_device *device, mxa_kernel kernel,
                                     unsigned grid_x, unsigned grid_y, unsigned threads,
                                     void *stream, const void *params);

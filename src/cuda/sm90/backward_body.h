@@ -471,9 +471,9 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
         mbarrier_init_fence();
     }
     cta_sync();
-    grid_wait();
-    grid_release(); /* WHY after it: what comes next reads words that kernels before this one
-                       cleared */
+    grid_dependency_wait();
+    grid_dependency_launch(); /* WHY after it: what comes next reads words that kernels before this
+                       one cleared */
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }

@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/dev/barrier.h"
-#include "cuda/dev/grid.h"
+#include "cuda/dev/cluster.h"
 #include "cuda/sm90/backward_place.h"
 
 /* Row of 8 * chunks floats, 4 more between rows: stores of a warp fall in 32 banks. */
@@ -83,7 +83,7 @@ MXA_DEVICE void find_tile(const mxa_backward_prepare_params *params, int *tile, 
     *tile = dev_block_x();
     *head = dev_block_y();
     if (!params->done) {
-        grid_wait();
+        grid_dependency_wait();
         return;
     }
     const int tiles = params->q_tiles_most / params->batch.batch, each = tiles * params->heads;
@@ -148,7 +148,7 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
 MXA_DEVICE void end_last(const mxa_backward_prepare_params *params)
 {
     if (params->done && dev_block_x() == dev_grid_x() - 1) {
-        grid_wait();
+        grid_dependency_wait();
     }
 }
 
@@ -168,7 +168,7 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_sinks, 256, mxa_backward_prepare_params, para
 {
     const mxa_backward_prepare_params *params = &parameters;
     const mxa_shared shared = dev_shared();
-    grid_wait();
+    grid_dependency_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }

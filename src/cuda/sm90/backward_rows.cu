@@ -14,7 +14,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/common/prepare_params.h"
-#include "cuda/dev/grid.h"
+#include "cuda/dev/cluster.h"
 #include "cuda/sm90/backward_place.h"
 #include "cuda/sm90/prepare_fold.h"
 
@@ -528,7 +528,7 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
 MXA_DEVICE void backward_rows(const mxa_backward_prepare_params *params, int type, int head_dim)
 {
     const mxa_shared shared = dev_shared();
-    grid_release();
+    grid_dependency_launch();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }

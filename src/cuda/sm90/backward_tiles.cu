@@ -15,7 +15,7 @@
  */
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
-#include "cuda/dev/grid.h"
+#include "cuda/dev/cluster.h"
 #include "cuda/sm90/backward_place.h"
 #include "cuda/sm90/prepare_fold.h"
 
@@ -289,8 +289,8 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
 MXA_DEVICE void find_factors(const mxa_backward_prepare_params *params, int head_dim)
 {
     const mxa_shared shared = dev_shared();
-    grid_release();
-    grid_wait();
+    grid_dependency_launch();
+    grid_dependency_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -655,8 +655,8 @@ MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shar
 MXA_DEVICE void backward_tiles(const mxa_backward_prepare_params *params, int head_dim)
 {
     const mxa_shared shared = dev_shared();
-    grid_release();
-    grid_wait();
+    grid_dependency_launch();
+    grid_dependency_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
