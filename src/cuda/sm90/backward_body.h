@@ -472,8 +472,8 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
     }
     cta_sync();
     grid_dependency_wait();
-    grid_dependency_launch(); /* WHY after it: what comes next reads words that kernels before this
-                       one cleared */
+    /* WHY after the wait: what comes next reads words that kernels before this one cleared. */
+    grid_dependency_launch();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
