@@ -4,8 +4,8 @@
 
 Sections, each a module with measure and print_rows: ceilings (GEMM and copy), producers (gpu_producers.py), forward
 (gpu_attention.py), jagged (gpu_jagged.py), forms (gpu_forms.py), backward (gpu_backward.py). Everything is verified before it is timed, and timed in turns,
-in two regimes (gpu_timing.py):
-the card is power-capped, so sustained and cool differ. Needs PyTorch with CUDA; nvidia-cudnn-frontend adds rows.
+in two regimes (gpu_timing.py): the card is power-capped, so sustained and cool differ. A section that fails is named at the end;
+the others run. Needs PyTorch with CUDA; nvidia-cudnn-frontend adds rows.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -105,13 +105,19 @@ def main():
     print(f"{result['device']}, torch {result['torch']}, cuDNN {result['cudnn']}")
     for name in options.only or SECTIONS:
         start = time.perf_counter()
-        result[name] = SECTIONS[name](torch, libraries, options)
+        try:
+            result[name] = SECTIONS[name](torch, libraries, options)
+        except (Exception, SystemExit) as error:  # the other sections are wanted too
+            result.setdefault("failed", {})[name] = f"{type(error).__name__}: {error}"
+            print(f"== {name} failed: {result['failed'][name]}", flush=True)
         result.setdefault("seconds", {})[name] = round(time.perf_counter() - start, 1)
         print(f"== {name}: {result['seconds'][name]} s", flush=True)
         if options.json:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump(result, file, indent=1)
                 file.write("\n")
+    if "failed" in result:
+        sys.exit("bench/gpu.py: failed: " + ", ".join(result["failed"]))
 
 
 if __name__ == "__main__":

@@ -54,8 +54,9 @@ def forward(rows):
     lines = [[*shape_cells(shape), *(f"{of[what]['sustained_us']:.0f} us ({100 * of[what]['copy_share']:.0f}%)"
                                      for what in ("prepare", "prepare mxfp8"))]
              for shape, of in by_shape(rows) if "prepare mxfp8" in of]
-    text.append("`mxattn_prepare` alone, in brackets the share of a device copy of as many bytes:\n\n"
-                + table(["D", "S", "mask", "from BF16", "from MXFP8"], lines))
+    if lines:
+        text.append("`mxattn_prepare` alone, in brackets the share of a device copy of as many bytes:\n\n"
+                    + table(["D", "S", "mask", "from BF16", "from MXFP8"], lines))
     return "\n\n".join(text)
 
 
