@@ -112,6 +112,7 @@ static void note(mxa_emu_overlap *o, uint64_t at, uint64_t bytes, int write, mxa
 
 void mxa_emu_grid_dependency_launch(void)
 {
+    mxa_emu_settle();
     mxa_emu *emu = mxa_emu_now;
     mxa_emu_count("griddepcontrol.launch_dependents");
     emu->thread->cta->dependents_launched = 1;
@@ -124,6 +125,7 @@ void mxa_emu_grid_dependency_launch(void)
 
 void mxa_emu_grid_dependency_wait(void)
 {
+    mxa_emu_settle();
     mxa_emu_count("griddepcontrol.wait");
     if (mxa_emu_now->options.follows) {
         mxa_emu_learn(mxa_emu_now->thread, mxa_emu_engine_now()->dependency_component, 1);
