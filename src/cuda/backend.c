@@ -21,7 +21,9 @@
     "mxa_sm90_backward_e4m3_64x192_d64\n"                                                          \
     "mxa_sm90_backward_e4m3_64x128_d64_softcap\n"                                                  \
     "mxa_sm90_backward_e4m3_64x128_d128\n"                                                         \
-    "mxa_sm90_backward_e4m3_64x128_d128_softcap\n"
+    "mxa_sm90_backward_e4m3_64x128_d128_softcap\n"                                                 \
+    "mxa_sm90_backward_e4m3_64x64_d256\n"                                                          \
+    "mxa_sm90_backward_e4m3_64x64_d256_softcap\n"
 
 #define BLACKWELL_KERNELS                                                                          \
     "mxa_sm100_forward_e4m3_256x128_d64\n"                                                         \

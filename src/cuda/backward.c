@@ -181,10 +181,9 @@ static void fill_places(run *r)
     params->k_tiles = (int32_t)r->k_tiles;
 }
 
-/* Keys of the main kernel's tile. */
 static int32_t tile_keys(const run *r)
 {
-    return MXA_BACKWARD_KEYS * mxa_backward_warpgroups(&r->plan->problem);
+    return mxa_backward_tile_keys(&r->plan->problem);
 }
 
 /* mxa_backward_params, together and ahead. WHY the main kernel clears dQ where it can: what it
@@ -200,8 +199,8 @@ static int32_t pairs_ahead(const run *r)
     const mxattn_attention_problem *p = &r->plan->problem;
     const int32_t together = pairs_together(p), ahead = together < 2 ? 2 : together;
     const mxa_gpu_batch *batch = &r->forward.batch;
-    return !batch->sequences && batch->seqlen_k > 0 && ahead < batch->batch * p->kv_heads ? ahead
-                                                                                          : 0;
+    const int can = !batch->sequences && batch->seqlen_k > 0 && mxa_backward_width(p) <= 128;
+    return can && ahead < batch->batch * p->kv_heads ? ahead : 0;
 }
 
 static void fill_params(run *r)
@@ -250,7 +249,7 @@ static void fill_params(run *r)
     params->head_dim = (int32_t)p->head_dim;
     params->head_dim_v = (int32_t)p->head_dim_v;
     params->dq_f32 = p->dq_reduce == MXATTN_DQ_REDUCE_FP32;
-    if (!params->batch.sequences) {
+    if (!params->batch.sequences && mxa_backward_width(p) <= 128) {
         const int keys = tile_keys(r);
         params->done = r->base + (uint64_t)r->l.done;
         params->done_most = (params->batch.seqlen_k + keys - 1) / keys * mxa_backward_warpgroups(p);
@@ -296,12 +295,11 @@ static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_
 }
 
 /* The instance of the problem's width, early: only kernels of this file come before. */
-static mxattn_status launch(const run *r, mxa_kernel d64, mxa_kernel d128, unsigned grid_x,
-                            unsigned grid_y, unsigned threads)
+static mxattn_status launch(const run *r, mxa_kernel d64, unsigned grid_x, unsigned grid_y,
+                            unsigned threads)
 {
-    return mxa_cuda_launch_early(r->device,
-                                 mxa_backward_width(&r->plan->problem) == 64 ? d64 : d128, grid_x,
-                                 grid_y, threads, r->call->stream, &r->params);
+    return mxa_cuda_launch_early(r->device, mxa_backward_of_width(&r->plan->problem, d64, 1),
+                                 grid_x, grid_y, threads, r->call->stream, &r->params);
 }
 
 /* What the main kernel reads. */
@@ -312,20 +310,17 @@ static mxattn_status prepare(const run *r)
     const unsigned heads = (unsigned)(p->heads + p->kv_heads);
     const unsigned threads = COPY_THREADS * (unsigned)mxa_backward_width(p);
     const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
-    mxa_kernel rows = bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D128 : MXA_KERNEL_BACKWARD_ROWS_D128;
-    if (mxa_backward_width(p) == 64) {
-        rows = bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64;
-    }
+    const mxa_kernel rows = mxa_backward_of_width(
+        p, bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64, 1);
     /* The caller's kernels may be before it, which know nothing of an early start. */
     mxattn_status status =
         mxa_cuda_launch(r->device, rows, x, heads, threads, r->call->stream, &r->params);
     if (!status) {
-        status = launch(r, MXA_KERNEL_BACKWARD_FACTORS_D64, MXA_KERNEL_BACKWARD_FACTORS_D128,
-                        (unsigned)r->forward.batch.batch, (unsigned)p->kv_heads, 256);
+        status = launch(r, MXA_KERNEL_BACKWARD_FACTORS_D64, (unsigned)r->forward.batch.batch,
+                        (unsigned)p->kv_heads, 256);
     }
     if (!status) {
-        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, MXA_KERNEL_BACKWARD_TILES_D128, x, heads,
-                        threads);
+        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, x, heads, threads);
     }
     return status;
 }
@@ -350,11 +345,12 @@ static mxattn_status schedule(const run *r)
                            &params);
 }
 
-/* Rows of `dims` bytes, `stride` apart, in boxes of the kernel's width. */
+/* Rows of `dims` bytes, `stride` apart, in boxes of the kernel's width, at most 128. */
 static mxattn_status map(const run *r, mxa_global at, int64_t dims, int64_t stride, int64_t rows,
                          int64_t heads, uint32_t box, mxa_device_map *out)
 {
-    const uint32_t width = (uint32_t)mxa_backward_width(&r->plan->problem);
+    const int64_t most = mxa_backward_width(&r->plan->problem);
+    const uint32_t width = (uint32_t)(most > 128 ? 128 : most);
     mxa_tensor_map made;
     const mxattn_status status = mxa_cuda_map_3d(
         r->device, &made, at, (uint64_t[]){(uint64_t)dims, (uint64_t)rows, (uint64_t)heads},
@@ -458,10 +454,10 @@ static mxattn_status attend(const run *r)
 static mxattn_status finish(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
+    const unsigned parts = mxa_backward_width(p) > 128 ? 2 : 1, rows = parts * (unsigned)p->heads;
     mxattn_status status =
-        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, MXA_KERNEL_BACKWARD_FINISH_D128,
-               r->params.done ? r->q_tiles * (unsigned)p->heads : r->q_tiles,
-               r->params.done ? 1 : (unsigned)p->heads, 128);
+        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, r->params.done ? r->q_tiles * rows : r->q_tiles,
+               r->params.done ? 1 : rows, 128);
     if (!status && r->params.partial_sink) {
         status = mxa_cuda_launch(r->device, MXA_KERNEL_BACKWARD_SINKS, (unsigned)p->heads, 1, 256,
                                  r->call->stream, &r->params);

@@ -31,7 +31,13 @@ const mxa_forward_form *mxa_backward_form(const mxattn_attention_problem *proble
 
 mxa_kernel mxa_backward_main_kernel(const mxattn_attention_problem *problem);
 
-/* Its consumer warpgroups; it has 64 keys a tile for each. */
+/* Of kernels that are there for widths 64, 128 and 256, `each` entries apart. */
+mxa_kernel mxa_backward_of_width(const mxattn_attention_problem *problem, mxa_kernel d64, int each);
+
+/* Keys of the main kernel's tile. */
+int mxa_backward_tile_keys(const mxattn_attention_problem *problem);
+
+/* Its consumer warpgroups; up to width 128 it has 64 keys a tile for each. */
 int mxa_backward_warpgroups(const mxattn_attention_problem *problem);
 
 #endif

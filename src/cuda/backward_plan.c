@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-enum { ALIGNMENT = 1024, WIDEST = 128 };
+enum { ALIGNMENT = 1024, WIDEST = MXA_FORM_HEAD_DIM_MOST };
 
 static int64_t take(int64_t *at, int64_t bytes)
 {
@@ -28,7 +28,8 @@ const mxa_forward_form *mxa_backward_form(const mxattn_attention_problem *p)
 
 int64_t mxa_backward_width(const mxattn_attention_problem *p)
 {
-    return p->head_dim <= 64 && p->head_dim_v <= 64 ? 64 : WIDEST;
+    const int64_t most = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
+    return most <= 64 ? 64 : most <= 128 ? 128 : WIDEST;
 }
 
 mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
@@ -41,6 +42,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.q_tiles = (l.copies.q_rows / MXA_BACKWARD_GROUP + p->batch + 1) / 2 + 1;
     l.k_tiles = k_rows / 128;
     const int64_t rows = heads * l.q_tiles * MXA_BACKWARD_TILE_Q;
+    const int64_t parts = d > 128 ? 2 : 1; /* of the dimensions; tiles of keys are half as long */
     l.query_groups = take(&at, heads * l.q_tiles * 2 * (int64_t)sizeof(mxa_backward_query_group));
     l.key_groups =
         take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP * (int64_t)sizeof(mxa_backward_key_group));
@@ -63,10 +65,10 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.q_records = take(&at, heads * l.q_tiles * MXA_BACKWARD_RECORD);
     l.k_records = take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP *
                                 (int64_t)sizeof(mxa_backward_key_record));
-    l.column_sums = take(&at, heads * k_rows * 4);
+    l.column_sums = take(&at, parts * heads * k_rows * 4);
     l.dq = take(&at, rows * d * (p->dq_reduce == MXATTN_DQ_REDUCE_FP32 ? 4 : 2));
-    l.order = take(&at, p->deterministic ? heads * l.q_tiles * 4 : 0);
-    l.tiles = take(&at, kv_heads * l.k_tiles * (int64_t)sizeof(mxa_gpu_tile));
+    l.order = take(&at, p->deterministic ? parts * heads * l.q_tiles * 4 : 0);
+    l.tiles = take(&at, parts * kv_heads * l.k_tiles * (int64_t)sizeof(mxa_gpu_tile));
     l.tile_count = take(&at, 4);
     l.ranks = take(&at, p->batch * 8);
     l.taken = take(&at, 4);
@@ -85,10 +87,19 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
 
 mxa_kernel mxa_backward_main_kernel(const mxattn_attention_problem *p)
 {
-    if (mxa_backward_width(p) == 64) {
-        return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D64_SOFTCAP : MXA_KERNEL_BACKWARD_D64;
-    }
-    return p->softcap > 0.0 ? MXA_KERNEL_BACKWARD_D128_SOFTCAP : MXA_KERNEL_BACKWARD_D128;
+    return mxa_backward_of_width(p, MXA_KERNEL_BACKWARD_D64, 2) + (p->softcap > 0.0 ? 1 : 0);
+}
+
+mxa_kernel mxa_backward_of_width(const mxattn_attention_problem *p, mxa_kernel d64, int each)
+{
+    const int64_t width = mxa_backward_width(p);
+    return (mxa_kernel)((int)d64 + each * (width == 64 ? 0 : width == 128 ? 1 : 2));
+}
+
+int mxa_backward_tile_keys(const mxattn_attention_problem *p)
+{
+    return mxa_backward_width(p) > 128 ? MXA_BACKWARD_KEYS
+                                       : MXA_BACKWARD_KEYS * mxa_backward_warpgroups(p);
 }
 
 int mxa_backward_warpgroups(const mxattn_attention_problem *p)

@@ -18,7 +18,9 @@ enum {
     PREPARE_SUMS_BYTES = 1056 + 4 * 8 * 256,
     PREPARE_VALUES_BYTES = 1056 + 4 * (33 * 256 + 16),
     BACKWARD_ROWS_BYTES = 512 + 17024,
-    BACKWARD_TILES_BYTES = 2 * 4 * (17 * 128 + 8)
+    BACKWARD_TILES_BYTES = 2 * 4 * (17 * 128 + 8),
+    BACKWARD_ROWS_BYTES_D256 = 512 + 33856,
+    BACKWARD_TILES_BYTES_D256 = 2 * 4 * (17 * 256 + 16)
 };
 
 /* sm90/prepare_all.cu of this head dim. */
@@ -100,6 +102,22 @@ static const struct {
                                       BACKWARD_ROWS_BYTES},
     [MXA_KERNEL_BACKWARD_ROWS_D128] = {"sm90/backward_rows", "mxa_sm90_backward_rows_d128",
                                        BACKWARD_ROWS_BYTES},
+    [MXA_KERNEL_BACKWARD_ROWS_D256] = {"sm90/backward_rows", "mxa_sm90_backward_rows_d256",
+                                       BACKWARD_ROWS_BYTES_D256},
+    [MXA_KERNEL_BACKWARD_ROWS_BF16_D256] = {"sm90/backward_rows",
+                                            "mxa_sm90_backward_rows_bf16_d256",
+                                            BACKWARD_ROWS_BYTES_D256},
+    [MXA_KERNEL_BACKWARD_FACTORS_D256] = {"sm90/backward_tiles", "mxa_sm90_backward_factors_d256",
+                                          256 + 4 * 256},
+    [MXA_KERNEL_BACKWARD_TILES_D256] = {"sm90/backward_tiles", "mxa_sm90_backward_tiles_d256",
+                                        BACKWARD_TILES_BYTES_D256},
+    [MXA_KERNEL_BACKWARD_D256] = {"sm90/backward_wide", "mxa_sm90_backward_e4m3_64x64_d256",
+                                  MXA_BACKWARD_SHARED_WIDE},
+    [MXA_KERNEL_BACKWARD_D256_SOFTCAP] = {"sm90/backward_wide",
+                                          "mxa_sm90_backward_e4m3_64x64_d256_softcap",
+                                          MXA_BACKWARD_SHARED_WIDE},
+    [MXA_KERNEL_BACKWARD_FINISH_D256] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d256",
+                                         4 * 64 * (128 + 4)},
     [MXA_KERNEL_BACKWARD_ROWS_BF16_D64] = {"sm90/backward_rows", "mxa_sm90_backward_rows_bf16_d64",
                                            BACKWARD_ROWS_BYTES},
     [MXA_KERNEL_BACKWARD_ROWS_BF16_D128] = {"sm90/backward_rows",

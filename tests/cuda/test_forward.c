@@ -302,10 +302,6 @@ static void refusals(void)
     base.max_seqlen_q = base.max_seqlen_k = base.head_dim = 128;
     base.q.dtype = base.k.dtype = base.v.dtype = MXATTN_BF16;
     p = base;
-    p.mode = MXATTN_TRAINING;
-    p.head_dim = 256;
-    refusal("training with head_dim 256", MXATTN_UNSUPPORTED, "problem.head_dim", &p);
-    p = base;
     p.head_dim = 264;
     refusal("head_dim 264", MXATTN_UNSUPPORTED, "problem.head_dim", &p);
     p = base;

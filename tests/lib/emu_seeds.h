@@ -24,7 +24,8 @@ typedef struct mxt_seeds_case {
     mxattn_dtype operands, o;
     mxattn_intermediates intermediates; /* 0: E4M3 */
     double softcap;
-    int sink, strict, backward;
+    int sink, strict;
+    int backward; /* 0: forward alone; n: backward too, under one of n seeds (large cases) */
 } mxt_seeds_case;
 
 /* argv[1]: seeds (default MXT_SEEDS); argv[2]: the beginning of a case's name. */

@@ -183,6 +183,16 @@ typedef struct BACKWARD(own) {
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
 
+/* Of dK, dV and dQ: dimensions of a warpgroup, the first of them, and where a warp stages them. */
+#define BACKWARD_WIDTH          BACKWARD_D
+#define BACKWARD_FIRST_DIM(own) 0
+#define BACKWARD_OWN_STAGING(params, own)                                                          \
+    (STAGING_AT((own)->warp >> 2) +                                                                \
+     (uint32_t)((own)->warp & 3) * ((params)->dq_f32 ? STAGING_BYTES : STAGING_BYTES / 2))
+/* Row of params->column_sums of the `h`th head of the group. */
+#define BACKWARD_SUMS_HEAD(params, own, kv_head, h)                                                \
+    ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h))
+
 /* scores and dprobs: S^T and dP^T of one step, issued and committed apart, not waited for. */
 MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, mxa_shared keys, mxa_shared stage)
 {
@@ -292,38 +302,6 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
     warp_sync();
     if (lane == 0) {
         mbarrier_arrive(DQ_FULL(warpgroup));
-    }
-}
-
-/* The sums of P of this head's queries go to memory: every lane of four has them, each stores and
- * later reads its own. */
-MXA_DEVICE void BACKWARD(keep_columns)(const mxa_backward_params *params, BACKWARD(own) * own,
-                                       uint32_t flags)
-{
-    const mxa_u32x4 place = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_PLACE);
-    const uint64_t head = (uint64_t)place.x * (uint64_t)params->group + flags / BACKWARD_HEAD;
-    if (own->delta == 0.0f) {
-        return;
-    }
-    MXA_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float sum = own->sum[r];
-        sum = add_rn(sum, shuffle_xor_f32(sum, 1));
-        sum = add_rn(sum, shuffle_xor_f32(sum, 2));
-        const uint64_t row =
-            (uint64_t)place.y + (uint64_t)(16 * own->warp + (BACKWARD_LANE >> 2) + 8 * r);
-        dev_store_global_f32(params->column_sums + 4 * (head * (uint64_t)params->k_rows + row),
-                             sum);
-        own->sum[r] = 0.0f;
-    }
-}
-
-/* One lane of the warp arrives. */
-MXA_DEVICE void BACKWARD(tell)(mxa_shared barrier)
-{
-    warp_sync();
-    if (BACKWARD_LANE == 0) {
-        mbarrier_arrive(barrier);
     }
 }
 
@@ -525,6 +503,10 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
 #undef STAGING_BYTES
 #undef ACCUMULATORS
 #undef BACKWARD_LANE
+#undef BACKWARD_WIDTH
+#undef BACKWARD_FIRST_DIM
+#undef BACKWARD_OWN_STAGING
+#undef BACKWARD_SUMS_HEAD
 #undef AT_K
 #undef AT_V
 #undef AT_KT

@@ -1,9 +1,9 @@
 /* backward_finish.cu: dQ out of the sums of the Hopper backward, and dsink.
  *
- * queries: one CTA for 64 queries of a q head (y), 128 threads, one for each lane of the four warps
- * that made the tile: the sums lie in accumulator order, 16 bytes a lane. They are turned to rows
- * in shared memory, scaled and stored 8 elements a thread.
- * sinks: one CTA a q head, 256 threads: the sum over tiles, in a fixed order.
+ * queries: one CTA for 64 queries of a q head, and of up to 128 dimensions (y), 128 threads, one
+ * for each lane of the four warps that made the tile: the sums lie in accumulator order, 16 bytes a
+ * lane. They are turned to rows in shared memory, scaled and stored 8 elements a thread. sinks: one
+ * CTA a q head, 256 threads: the sum over tiles, in a fixed order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -98,14 +98,18 @@ MXA_DEVICE void find_tile(const mxa_backward_prepare_params *params, int *tile, 
     cta_sync();
 }
 
-MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int head_dim)
+/* head_dim: of one of the `parts` that the dimensions come in; heads are that many more. */
+MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int head_dim, int parts)
 {
     const mxa_shared shared = dev_shared();
     const int chunks = head_dim / 8;
     load_place place;
     int q_row, tile, head;
     find_tile(params, &tile, &head);
-    const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)tile;
+    const int part = head % parts;
+    head /= parts;
+    const uint64_t whole = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)tile;
+    const uint64_t block = whole * (uint64_t)parts + (uint64_t)part;
     if ((params->batch.status && dev_load_global_u32(params->batch.status)) ||
         !backward_find_queries(&params->batch, tile, &place, &q_row)) {
         return;
@@ -123,7 +127,8 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
     cta_sync();
     const int bytes = params->dq_type == MXA_GPU_F32 ? 4 : 2;
     const int d = dev_thread() % chunks * 8;
-    for (int row = dev_thread() / chunks; d < params->head_dim && row < MXA_BACKWARD_TILE_Q;
+    const int dims = params->head_dim - part * head_dim;
+    for (int row = dev_thread() / chunks; d < dims && row < MXA_BACKWARD_TILE_Q;
          row += 128 / chunks) {
         const int position = place.position + row;
         float x[8];
@@ -139,7 +144,7 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
         }
         const int64_t index = place.outer * params->dq_batch +
                               (place.first + (int64_t)position) * params->dq_token +
-                              head * params->dq_head + d;
+                              head * params->dq_head + part * head_dim + d;
         store_row(params, params->dq_out + (uint64_t)(bytes * index), x);
     }
 }
@@ -154,13 +159,19 @@ MXA_DEVICE void end_last(const mxa_backward_prepare_params *params)
 
 MXA_KERNEL_SMALL(mxa_sm90_backward_finish_d64, 128, mxa_backward_prepare_params, parameters)
 {
-    finish_queries(&parameters, 64);
+    finish_queries(&parameters, 64, 1);
     end_last(&parameters);
 }
 
 MXA_KERNEL_SMALL(mxa_sm90_backward_finish_d128, 128, mxa_backward_prepare_params, parameters)
 {
-    finish_queries(&parameters, 128);
+    finish_queries(&parameters, 128, 1);
+    end_last(&parameters);
+}
+
+MXA_KERNEL_SMALL(mxa_sm90_backward_finish_d256, 128, mxa_backward_prepare_params, parameters)
+{
+    finish_queries(&parameters, 128, 2);
     end_last(&parameters);
 }
 

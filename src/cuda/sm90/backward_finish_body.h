@@ -1,4 +1,5 @@
-/* backward_finish_body.h: dK and dV of a tile to memory; part of backward_body.h.
+/* backward_finish_body.h: dK and dV of a tile to memory; part of backward_body.h and
+ * backward_wide_body.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,10 +19,12 @@ MXA_DEVICE void BACKWARD(add_means)(const mxa_backward_params *params, const BAC
             continue;
         }
         const uint64_t row = (uint64_t)place.y + (uint64_t)(16 * own->warp + (BACKWARD_LANE >> 2));
-        const mxa_global sums = params->column_sums + 4 * (head * (uint64_t)params->k_rows + row);
+        const uint64_t mine = BACKWARD_SUMS_HEAD(params, own, place.x, h);
+        const mxa_global sums = params->column_sums + 4 * (mine * (uint64_t)params->k_rows + row);
         const float sum[2] = {dev_load_global_f32(sums), dev_load_global_f32(sums + 32)};
         mxa_global mean =
-            params->mean + 4 * (pair * BACKWARD_D + 2 * (uint64_t)(BACKWARD_LANE & 3));
+            params->mean + 4 * (pair * BACKWARD_D + (uint64_t)BACKWARD_FIRST_DIM(own) +
+                                2 * (uint64_t)(BACKWARD_LANE & 3));
         MXA_UNROLL
         for (int i = 0; i < ACCUMULATORS / 4; i++) {
             mxa_u32x2 x = dev_load_global_u32x2(mean + 32 * (uint64_t)i);
@@ -34,17 +37,17 @@ MXA_DEVICE void BACKWARD(add_means)(const mxa_backward_params *params, const BAC
     }
 }
 
-/* finish: 16 keys of dK or dV to memory. A warp stages BACKWARD_D bytes of each row at a time, the
- * 16-byte units permuted by the row, and stores 16 bytes a lane. */
+/* finish: 16 keys of dK or dV to memory. A warp stages BACKWARD_WIDTH bytes of each row at a time,
+ * the 16-byte units permuted by the row, and stores 16 bytes a lane. */
 MXA_DEVICE void BACKWARD(finish)(mxa_shared stage, mxa_global to, int64_t token_bytes, int rows,
                                  int dims, int type, const float *x)
 {
-    enum { UNITS = BACKWARD_D / 16 };
+    enum { UNITS = BACKWARD_WIDTH / 16 };
     const int bytes = type == MXA_GPU_F32 ? 4 : 2, c = BACKWARD_LANE & 3, g = BACKWARD_LANE >> 2;
     const int row = BACKWARD_LANE / UNITS, unit = BACKWARD_LANE % UNITS;
     MXA_UNROLL
     for (int pass = 0; pass < bytes; pass++) {
-        const int columns = BACKWARD_D / bytes;
+        const int columns = BACKWARD_WIDTH / bytes;
         warp_sync();
         MXA_UNROLL
         for (int k = 0; k < columns / 8; k++) {
@@ -53,7 +56,7 @@ MXA_DEVICE void BACKWARD(finish)(mxa_shared stage, mxa_global to, int64_t token_
             for (int r = 0; r < 2; r++) {
                 const float a = x[4 * i + 2 * r], b = x[4 * i + 2 * r + 1];
                 const int at = g + 8 * r, turn = at / (8 / UNITS) & (UNITS - 1);
-                const mxa_shared staged = stage + (uint32_t)(at * BACKWARD_D);
+                const mxa_shared staged = stage + (uint32_t)(at * BACKWARD_WIDTH);
                 if (type == MXA_GPU_F32) {
                     dev_store_shared_u32x2(
                         staged + (uint32_t)(((2 * k + (c >> 1)) ^ turn) * 16 + 8 * (c & 1)),
@@ -69,11 +72,11 @@ MXA_DEVICE void BACKWARD(finish)(mxa_shared stage, mxa_global to, int64_t token_
         MXA_UNROLL
         for (int i = 0; i < UNITS / 2; i++) {
             const int at = row + 32 / UNITS * i, turn = at / (8 / UNITS) & (UNITS - 1);
-            if (at < rows && pass * BACKWARD_D + 16 * unit < dims * bytes) {
+            if (at < rows && pass * BACKWARD_WIDTH + 16 * unit < dims * bytes) {
                 dev_store_global_u32x4(
-                    to + (uint64_t)(at * token_bytes + pass * BACKWARD_D + 16 * unit),
+                    to + (uint64_t)(at * token_bytes + pass * BACKWARD_WIDTH + 16 * unit),
                     dev_load_shared_u32x4(stage +
-                                          (uint32_t)(at * BACKWARD_D + (unit ^ turn) * 16)));
+                                          (uint32_t)(at * BACKWARD_WIDTH + (unit ^ turn) * 16)));
             }
         }
     }
@@ -99,8 +102,7 @@ MXA_DEVICE void BACKWARD(finish_keys)(const mxa_backward_params *params, mxa_sha
     const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
     const mxa_u32x4 place = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_PLACE);
     /* Where this warp staged dQ, so that no other warp's stores come in between. */
-    const uint32_t bytes = params->dq_f32 ? STAGING_BYTES : STAGING_BYTES / 2;
-    const mxa_shared stage = STAGING_AT(own->warp >> 2) + (uint32_t)(own->warp & 3) * bytes;
+    const mxa_shared stage = BACKWARD_OWN_STAGING(params, own);
     const int first = (int)counts.y + 16 * own->warp, rows = (int)counts.z - first;
     const int64_t outer = (int)place.z, token = (int)place.w + (int64_t)first;
     const int64_t head = (int)place.x;
@@ -112,15 +114,15 @@ MXA_DEVICE void BACKWARD(finish_keys)(const mxa_backward_params *params, mxa_sha
     BACKWARD(add_means)(params, own, dv);
     BACKWARD(finish_as)
     (stage,
-     params->dv +
-         (uint64_t)((params->dv_type == MXA_GPU_F32 ? 4 : 2) *
-                    (outer * params->dv_batch + token * params->dv_token + head * params->dv_head)),
-     params->dv_token, rows, params->head_dim_v, params->dv_type, dv);
+     params->dv + (uint64_t)((params->dv_type == MXA_GPU_F32 ? 4 : 2) *
+                             (outer * params->dv_batch + token * params->dv_token +
+                              head * params->dv_head + BACKWARD_FIRST_DIM(own))),
+     params->dv_token, rows, params->head_dim_v - BACKWARD_FIRST_DIM(own), params->dv_type, dv);
     BACKWARD(finish_as)
     (stage,
-     params->dk +
-         (uint64_t)((params->dk_type == MXA_GPU_F32 ? 4 : 2) *
-                    (outer * params->dk_batch + token * params->dk_token + head * params->dk_head)),
-     params->dk_token, rows, params->head_dim, params->dk_type, dk);
+     params->dk + (uint64_t)((params->dk_type == MXA_GPU_F32 ? 4 : 2) *
+                             (outer * params->dk_batch + token * params->dk_token +
+                              head * params->dk_head + BACKWARD_FIRST_DIM(own))),
+     params->dk_token, rows, params->head_dim - BACKWARD_FIRST_DIM(own), params->dk_type, dk);
     warp_sync();
 }

@@ -69,57 +69,7 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);
 }
 
-/* load: the producer walks the tiles and their steps, and ends with a tile of -1 steps. Queries
- * come last ones first: with a diagonal that is where all tiles of keys begin, so that those of one
- * head read and add to the same queries at the same time. WHY so little in variables: it has 24
- * registers. */
-MXA_DEVICE void BACKWARD(load)(const mxa_backward_params *params, mxa_shared shared)
-{
-    int count = 0, step = 0;
-    for (;; count++) {
-        const int index = backward_tile_take(params);
-        if (index >= backward_tile_count(params)) {
-            break;
-        }
-        const int begin = step;
-        BACKWARD(load_keys)(params, shared, index, count);
-        if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
-            BACKWARD(load_turned)(params, shared, count);
-        }
-        MXA_NO_UNROLL
-        for (int head = 0; head < params->group; head++) {
-            MXA_NO_UNROLL
-            for (int j = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE + 4) - 1;
-                 j >= (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_RANGE); j--) {
-                BACKWARD(load_step)(params, shared, TILE_AT(count), head, j, step++);
-                if (step == begin + 1) {
-                    BACKWARD(load_turned)(params, shared, count);
-                }
-            }
-        }
-    }
-    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
-    dev_store_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS, 0xFFFFFFFFu);
-    mbarrier_arrive(KV_FULL);
-}
-
-/* Until every tile of keys before this one has added to dQ of the step. */
-MXA_DEVICE void BACKWARD(acquire)(const mxa_backward_params *params, mxa_shared words)
-{
-    const uint64_t block = dev_load_shared_u32(words + BACKWARD_STEP_DQ);
-    const uint32_t before = dev_load_shared_u32(words + BACKWARD_STEP_ORDER);
-    while (dev_load_acquire_global_u32(params->order + 4 * block) != before) {
-    }
-    fence_async_global();
-}
-
-/* What this thread has added to dQ of the step is seen: the next tile of keys may add. */
-MXA_DEVICE void BACKWARD(release)(const mxa_backward_params *params, mxa_shared words)
-{
-    const uint64_t block = dev_load_shared_u32(words + BACKWARD_STEP_DQ);
-    bulk_wait(0);
-    dev_add_release_global_u32(params->order + 4 * block, 1);
-}
+#include "cuda/sm90/backward_walk_body.h"
 
 /* The tile's (sequence, kv head). */
 MXA_DEVICE int BACKWARD(pair)(const mxa_backward_params *params, mxa_shared tile)
@@ -179,10 +129,10 @@ MXA_DEVICE void BACKWARD(wait_cleared)(const mxa_backward_params *params, mxa_sh
 MXA_DEVICE void BACKWARD(add_step)(const mxa_backward_params *params, mxa_shared shared,
                                    int warpgroup, mxa_shared words)
 {
-    if (params->order) {
-        BACKWARD(acquire)(params, words);
-    }
     const uint64_t block = dev_load_shared_u32(words + BACKWARD_STEP_DQ);
+    if (params->order) {
+        BACKWARD(acquire)(params, words, block);
+    }
     if (params->dq_f32) {
         bulk_add_f32(params->dq + block * (4 * STAGING_BYTES), STAGING_AT(warpgroup),
                      4 * STAGING_BYTES);
@@ -192,7 +142,7 @@ MXA_DEVICE void BACKWARD(add_step)(const mxa_backward_params *params, mxa_shared
     }
     bulk_commit();
     if (params->order) {
-        BACKWARD(release)(params, words);
+        BACKWARD(release)(params, block);
     }
     bulk_wait_read(0);
 }

@@ -23,6 +23,9 @@ enum {
 #define MXA_BACKWARD_SHARED(d, w)                                                                  \
     ((448 * (w) + 768) * (d) + 4096 * (w) * (w) + 32 * (w) + 2528 + ((d) == 128 ? 0 : 1008))
 
+/* The same of head dims beyond 128, whose two warpgroups share 64 keys. */
+enum { MXA_BACKWARD_SHARED_WIDE = 224208 };
+
 /* A query tile's record. M and D are FP32 of its 64 queries, sorted for threads that hold columns
  * 8*j + 2*c + e: float 2*j + e of row c (144 bytes from row to row: no bank is hit twice). In the
  * gaps after the first two, FP32 pairs of its two groups of 32; after the third, whether some row's
@@ -57,7 +60,8 @@ typedef struct mxa_backward_key_record {
  *   dout_t    token 8*(b>>1) + 2c + (b&1)), rows of 64 bytes swizzled as shared memory holds them
  *   k_t       E4M3 [kv_head][k_row/64][D][64]: slot 16w + 2g + h holds key 16w + g + 8h; rows of
  *             64 bytes, swizzled
- *   dq        FP16 or FP32 [head][tile][warp 4][i][lane 32][16 bytes], accumulator order
+ *   dq        FP16 or FP32 [head][tile][half][warp 4][i][lane 32][16 bytes], accumulator order;
+ *             halves of 128 dimensions where D = 256, and so `order`
  * What the payloads stand for: docs/kernels.md, Hopper backward. */
 typedef struct mxa_backward_params {
     mxa_device_map q_map, dout_map, k_map, v_map;
@@ -71,7 +75,8 @@ typedef struct mxa_backward_params {
     mxa_global far;         /* uint32 [sequence][kv_head]: some record may be far */
     mxa_global mean;        /* FP32 [sequence][head][D]: of dO, what dout_t was made less */
     mxa_global mean_used;   /* FP32 [sequence][head]: its largest magnitude; 0: none is used */
-    mxa_global column_sums; /* FP32 [head][k_row]: scratch for sums of P over queries */
+    mxa_global column_sums; /* FP32 [half][head][k_row], halves where D = 256: scratch for sums of P
+                             * over queries */
     mxa_global dq;
     mxa_global order;   /* uint32 [head][tile], 0 before: additions made; or 0: in any order */
     mxa_global taken;   /* uint32, 0 before: tiles of keys that some CTA has taken */

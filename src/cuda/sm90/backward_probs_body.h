@@ -1,7 +1,17 @@
-/* backward_probs_body.h: from S and dP to P and dS, in registers; part of backward_body.h.
+/* backward_probs_body.h: from S and dP to P and dS, in registers; part of backward_body.h and
+ * backward_wide_body.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+
+/* One lane of the warp arrives. */
+MXA_DEVICE void BACKWARD(tell)(mxa_shared barrier)
+{
+    warp_sync();
+    if (BACKWARD_LANE == 0) {
+        mbarrier_arrive(barrier);
+    }
+}
 
 /* Pairs that are not seen get P = 0, whatever their scores are. */
 MXA_DEVICE void BACKWARD(mask)(const mxa_backward_params *params, const BACKWARD(own) * own,
@@ -180,5 +190,28 @@ MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, 
         units[2 * i + 1] = e4m3x4_from_f32(x[4], x[6], x[5], x[7]);
         ds[2 * i] = permute_bytes(units[2 * i], units[2 * i + 1], 0x6420);
         ds[2 * i + 1] = permute_bytes(units[2 * i], units[2 * i + 1], 0x7531);
+    }
+}
+
+/* The sums of P of this head's queries go to memory: every lane of four has them, each stores and
+ * later reads its own. */
+MXA_DEVICE void BACKWARD(keep_columns)(const mxa_backward_params *params, BACKWARD(own) * own,
+                                       uint32_t flags)
+{
+    const mxa_u32x4 place = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_PLACE);
+    const uint64_t head = BACKWARD_SUMS_HEAD(params, own, place.x, flags / BACKWARD_HEAD);
+    if (own->delta == 0.0f) {
+        return;
+    }
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        float sum = own->sum[r];
+        sum = add_rn(sum, shuffle_xor_f32(sum, 1));
+        sum = add_rn(sum, shuffle_xor_f32(sum, 2));
+        const uint64_t row =
+            (uint64_t)place.y + (uint64_t)(16 * own->warp + (BACKWARD_LANE >> 2) + 8 * r);
+        dev_store_global_f32(params->column_sums + 4 * (head * (uint64_t)params->k_rows + row),
+                             sum);
+        own->sum[r] = 0.0f;
     }
 }

@@ -20,10 +20,11 @@
 
 /* Shared memory: maxima of warps; sums of rows, by 32 dimensions; column sums, by half; V's tile.
  */
-enum { AT_REDUCE = 0, AT_TILE = 512, AT_SUMS = AT_TILE, AT_COLUMNS = AT_SUMS + 4 * 64 * 16 };
-enum { ROWS_BYTES = AT_TILE + 17024 };
+enum { AT_REDUCE = 0, AT_TILE = 512, AT_SUMS = AT_TILE, AT_COLUMNS = AT_SUMS + 8 * 64 * 16 };
+enum { ROWS_BYTES = AT_TILE + 17024, ROWS_BYTES_D256 = AT_TILE + 33856 };
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 128) <= ROWS_BYTES - AT_TILE, "V's tile");
-MXA_STATIC_ASSERT(AT_COLUMNS + 2 * 128 * 4 <= ROWS_BYTES, "column sums");
+MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 256) <= ROWS_BYTES_D256 - AT_TILE, "V's tile");
+MXA_STATIC_ASSERT(AT_COLUMNS + 2 * 256 * 4 <= ROWS_BYTES, "column sums");
 
 /* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
 MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
@@ -552,6 +553,11 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d128, 256, mxa_backward_prepare_params, 
     backward_rows(&parameters, 0, 128);
 }
 
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d256, 512, mxa_backward_prepare_params, parameters)
+{
+    backward_rows(&parameters, 0, 256);
+}
+
 /* dO and O in BF16. */
 MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d64, 128, mxa_backward_prepare_params, parameters)
 {
@@ -561,4 +567,9 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d64, 128, mxa_backward_prepare_para
 MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d128, 256, 3, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, MXA_GPU_BF16, 128);
+}
+
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d256, 512, mxa_backward_prepare_params, parameters)
+{
+    backward_rows(&parameters, MXA_GPU_BF16, 256);
 }

@@ -353,6 +353,11 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_factors_d128, 256, mxa_backward_prepare_param
     find_factors(&parameters, 128);
 }
 
+MXA_KERNEL_SMALL(mxa_sm90_backward_factors_d256, 256, mxa_backward_prepare_params, parameters)
+{
+    find_factors(&parameters, 256);
+}
+
 MXA_DEVICE void read_factors(const mxa_backward_prepare_params *params, int sequence, int kv_head,
                              mxa_backward_factors *f)
 {
@@ -539,7 +544,11 @@ MXA_DEVICE void clear_sums(const mxa_backward_prepare_params *params, int head_d
         dev_store_global_u32x4(params->dq + 16 * (block * (uint64_t)units + (uint64_t)i), zero);
     }
     if (params->order && dev_thread() == 0) {
-        dev_store_global_u32(params->order + 4 * block, 0);
+        if (head_dim > 128) { /* one of each half of the dimensions */
+            dev_store_global_u32x2(params->order + 8 * block, 0, 0);
+        } else {
+            dev_store_global_u32(params->order + 4 * block, 0);
+        }
     }
 }
 
@@ -694,4 +703,9 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_tiles_d64, 128, mxa_backward_prepare_params, 
 MXA_KERNEL_MANY(mxa_sm90_backward_tiles_d128, 256, 4, mxa_backward_prepare_params, parameters)
 {
     backward_tiles(&parameters, 128);
+}
+
+MXA_KERNEL_MANY(mxa_sm90_backward_tiles_d256, 512, 2, mxa_backward_prepare_params, parameters)
+{
+    backward_tiles(&parameters, 256);
 }

@@ -1,0 +1,137 @@
+/* backward_wide_load_body.h: the producer and the writers of the Hopper backward of wide heads;
+ * part of backward_wide_body.h, which has the roles, the memory map and the barriers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+
+/* 64 tokens of one head, in two boxes. */
+MXA_DEVICE void BACKWARD(load_boxes)(mxa_shared to, const mxa_device_map *map, int row, int head,
+                                     mxa_shared barrier)
+{
+    tma_load_3d(to, map, 0, row, head, barrier);
+    tma_load_3d(to + BOX_BYTES, map, PART, row, head, barrier);
+}
+
+/* load_keys: K, V and their factors of tile `index` of the list, and what is to know of it. */
+MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
+                                    int count)
+{
+    const mxa_shared at = TILE_AT(count);
+    backward_tile_find(params, TILE_K, index, at);
+    backward_tile_write_factors(params, at);
+    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
+    if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
+        mbarrier_arrive(KV_FULL);
+        return;
+    }
+    const mxa_u32x2 place = dev_load_shared_u32x2(at + BACKWARD_TILE_PLACE); /* kv_head, k_row */
+    const uint64_t group = (uint64_t)place.x * (uint64_t)(params->k_rows / MXA_BACKWARD_GROUP) +
+                           (uint64_t)(place.y / MXA_BACKWARD_GROUP);
+    mbarrier_arrive_expect(KV_FULL, 2 * KV_BYTES + KEYS_BYTES);
+    BACKWARD(load_boxes)(shared + AT_K, &params->k_map, (int)place.y, (int)place.x, KV_FULL);
+    bulk_load(at + BACKWARD_TILE_KEYS, params->k_records + 16 * group, KEYS_BYTES, KV_FULL);
+    BACKWARD(load_boxes)(shared + AT_V, &params->v_map, (int)place.y, (int)place.x, KV_FULL);
+}
+
+/* load_keys: K^T of the CTA's `count`th tile, needed later than K and V, and its place is free
+ * later. */
+MXA_DEVICE void BACKWARD(load_turned)(const mxa_backward_params *params, mxa_shared shared,
+                                      int count)
+{
+    const mxa_u32x2 at = dev_load_shared_u32x2(TILE_AT(count) + BACKWARD_TILE_PLACE);
+    const uint64_t block = (uint64_t)at.x * (uint64_t)(params->k_rows / TILE_K) + at.y / TILE_K;
+    mbarrier_wait(KT_EMPTY, (uint32_t)(count & 1) ^ 1);
+    if (dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS) == 0) {
+        mbarrier_arrive(KT_FULL);
+        return;
+    }
+    mbarrier_arrive_expect(KT_FULL, KV_BYTES);
+    bulk_load(shared + AT_KT, params->k_t + block * KV_BYTES, KV_BYTES, KT_FULL);
+}
+
+/* load_step: the operands of query tile `j` of one head of the group, the CTA's `step`th. */
+MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_shared shared,
+                                    mxa_shared at, int head, int j, int step)
+{
+    const int index = (int)((uint32_t)step % STAGES);
+    backward_step_write(params, TILE_K, at, head, j, STEP_AT(step));
+    mbarrier_wait(EMPTY(index), ((uint32_t)step / STAGES & 1) ^ 1);
+    const mxa_shared stage = STAGE_AT(index), full = FULL(index);
+    const int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
+    mbarrier_arrive_expect(full, STAGE_BYTES + MXA_BACKWARD_RECORD);
+    const mxa_u32x2 first = dev_load_shared_u32x2(at + BACKWARD_TILE_QUERIES);
+    BACKWARD(load_boxes)(stage, &params->q_map, (int)first.x + j * TILE_Q, q_head, full);
+    BACKWARD(load_boxes)
+    (stage + Q_BYTES, &params->dout_map, ((int)first.y + j) * TILE_Q, q_head, full);
+    const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
+    bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORD,
+              MXA_BACKWARD_RECORD, full);
+    bulk_load(stage + 2 * Q_BYTES, params->dout_t + block * Q_BYTES, Q_BYTES, full);
+    bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);
+}
+
+#include "cuda/sm90/backward_walk_body.h"
+
+/* The word of sums in order of a half of dQ of the step, and that half's number in params->dq. */
+MXA_DEVICE uint64_t BACKWARD(half_block)(mxa_shared words, int part)
+{
+    return 2 * (uint64_t)dev_load_shared_u32(words + BACKWARD_STEP_DQ) + (uint64_t)part;
+}
+
+/* The two pieces of dQ in FP32, of each warp's accumulators one half, then the other; the first is
+ * staged. */
+MXA_DEVICE void BACKWARD(add_f32)(const mxa_backward_params *params, mxa_shared shared, int part,
+                                  uint64_t block)
+{
+    MXA_NO_UNROLL
+    for (uint32_t piece = 0; piece < 2; piece++) {
+        if (piece > 0) {
+            mbarrier_arrive(DQ_EMPTY(part));
+            mbarrier_wait(DQ_FULL(part), piece);
+        }
+        MXA_NO_UNROLL
+        for (uint32_t warp = 0; warp < 4; warp++) {
+            bulk_add_f32(params->dq + block * (8 * STAGING_BYTES) +
+                             (2 * warp + piece) * STAGING_BYTES,
+                         STAGING_AT(part) + warp * STAGING_BYTES, STAGING_BYTES);
+        }
+        bulk_commit();
+        bulk_wait_read(0);
+    }
+}
+
+/* write: adds the half of each step's dQ that consumer `part` stages to global memory; with
+ * params->order, each after those of earlier keys. */
+MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared, int part)
+{
+    int step = 0;
+    for (int count = 0;; count++) {
+        mbarrier_wait(KV_FULL, (uint32_t)count & 1);
+        const int end = step + (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
+        if (end < step) {
+            break;
+        }
+        mbarrier_arrive(KV_EMPTY);
+        MXA_NO_UNROLL
+        for (; step < end; step++) {
+            mbarrier_wait(DQ_FULL(part), BACKWARD(dq_parity)(params, step, 0));
+            const uint64_t block = BACKWARD(half_block)(STEP_AT(step), part);
+            if (params->order) {
+                BACKWARD(acquire)(params, STEP_AT(step), block);
+            }
+            if (params->dq_f32) {
+                BACKWARD(add_f32)(params, shared, part, block);
+            } else {
+                bulk_add_f16(params->dq + block * (4 * STAGING_BYTES), STAGING_AT(part),
+                             4 * STAGING_BYTES);
+                bulk_commit();
+                bulk_wait_read(0);
+            }
+            if (params->order) {
+                BACKWARD(release)(params, block);
+            }
+            mbarrier_arrive(DQ_EMPTY(part));
+        }
+    }
+    bulk_wait(0);
+}
