@@ -27,6 +27,8 @@ enum { COPY_THREADS = 2 };
 /* Everything one run needs to know. */
 typedef struct run {
     mxa_forward_run forward; /* of the copies; its batch has no list of query tiles' use here */
+    mxa_attention_call partner_call; /* the call with partners in the places of q and k */
+    mxa_forward_run partners;        /* of its copies; else as `forward` */
     const mxattn_plan *plan;
     const mxa_attention_call *call;
     const mxa_cuda_device *device;
@@ -53,16 +55,17 @@ static mxattn_status check_rows(const char *name, const mxattn_tensor *t)
 
 static mxattn_status check(const mxattn_plan *plan, const mxa_attention_call *call)
 {
-    const mxattn_tensor *tensors[] = {&call->o, &call->dout, &call->dq, &call->dk, &call->dv};
-    static const char *const names[] = {"o", "dout", "dq", "dk", "dv"};
+    const mxattn_tensor *tensors[] = {&call->o,  &call->dout,  &call->dq,    &call->dk,
+                                      &call->dv, &call->q_seq, &call->k_seq, &call->v_seq};
+    static const char *const names[] = {"o", "dout", "dq", "dk", "dv", "q_seq", "k_seq", "v_seq"};
     const mxattn_tensor *words[] = {&call->lse, &call->dlse};
     mxattn_status status = MXATTN_OK;
     if (!call->o.ndim) {
         return mxa_fail(MXATTN_ARGUMENT,
                         "args.o is NULL; backward on cuda reads it, also beside saved");
     }
-    for (int i = 0; i < 5 && !status; i++) {
-        status = check_rows(names[i], tensors[i]);
+    for (int i = 0; i < 8 && !status; i++) {
+        status = tensors[i]->ndim ? check_rows(names[i], tensors[i]) : MXATTN_OK;
     }
     for (int i = 0; i < 2 && !status; i++) {
         if (words[i]->ndim && mxa_address(words[i]->data) % 4) {
@@ -112,8 +115,8 @@ static void begin_copies(run *r)
     f->call = call;
     f->device = r->device;
     f->form = mxa_backward_form(p);
-    f->v = &call->v;
-    f->v_has_mean = !by_token && mxa_copies_v_has_mean(p, &call->v);
+    f->v = call->v_seq.ndim ? &call->v_seq : &call->v;
+    f->v_has_mean = !by_token && mxa_copies_v_has_mean(p, f->v);
     f->at = r->l.copies;
     f->base = r->base;
     if (call->prepared && !by_token) {
@@ -139,12 +142,35 @@ static void begin_copies(run *r)
     }
 }
 
+/* Copies of what contracts over tokens, q_seq and k_seq, and of v, whose rows dP takes. */
+static void begin_partners(run *r)
+{
+    const mxa_attention_call *call = r->call;
+    mxa_forward_run *f = &r->partners;
+    *f = r->forward;
+    if (!mxa_backward_has_partners(&r->plan->problem)) {
+        return;
+    }
+    r->partner_call = *call;
+    r->partner_call.q = call->q_seq.ndim ? call->q_seq : call->q;
+    r->partner_call.k = call->k_seq.ndim ? call->k_seq : call->k;
+    f->call = &r->partner_call;
+    f->v = &call->v;
+    f->v_has_mean = r->plan->info.intermediates != MXATTN_INTERMEDIATES_BF16 &&
+                    mxa_copies_v_has_mean(&r->plan->problem, f->v);
+    f->form = mxa_backward_form(&r->plan->problem);
+    f->at = r->l.copies;
+    f->base = r->base + (uint64_t)r->l.partners;
+}
+
 /* Where everything lies, for the kernels around the main one. */
 static void fill_places(run *r)
 {
     const mxa_backward_layout *l = &r->l;
-    const mxa_forward_run *f = &r->forward;
+    const mxa_forward_run *f = &r->partners;
     mxa_backward_prepare_params *params = &r->params;
+    params->score_q = r->forward.base + (uint64_t)r->forward.at.q_scale;
+    params->score_k = r->forward.base + (uint64_t)r->forward.at.records;
     params->q = f->base + (uint64_t)f->at.q;
     params->k = f->base + (uint64_t)f->at.k;
     params->v = f->base + (uint64_t)f->at.v;
@@ -212,7 +238,7 @@ static void fill_params(run *r)
     read_rows(&call->dout, &params->dout);
     read_rows(&call->o, &params->o);
     params->batch = r->forward.batch;
-    params->v_mean = r->forward.v_has_mean         ? r->forward.base + (uint64_t)r->forward.at.mean
+    params->v_mean = r->partners.v_has_mean ? r->partners.base + (uint64_t)r->partners.at.mean
                      : p->v.flags & MXATTN_CENTRED ? mxa_address(call->v.centre)
                                                    : 0;
     if (call->saved) {
@@ -281,6 +307,7 @@ static mxattn_status begin(run *r, const mxattn_plan *plan, const mxa_attention_
     mxattn_status status = mxa_cuda_device_take(plan->problem.device, &r->device);
     if (!status) {
         begin_copies(r);
+        begin_partners(r);
         r->dq = written(r, &call->dq, r->l.wide[0]);
         r->dk = written(r, &call->dk, r->l.wide[1]);
         r->dv = written(r, &call->dv, r->l.wide[2]);
@@ -369,15 +396,16 @@ static mxattn_status maps(const run *r, mxa_backward_params *params)
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_backward_prepare_params *from = &r->params;
     const int64_t d = p->head_dim, stride = (d + 15) / 16 * 16, width = mxa_backward_width(p);
-    mxattn_status status =
-        map(r, from->q, d, stride, from->q_rows, p->heads, MXA_BACKWARD_TILE_Q, &params->q_map);
+    const mxa_forward_run *f = &r->forward;
+    mxattn_status status = map(r, f->base + (uint64_t)f->at.q, d, stride, from->q_rows, p->heads,
+                               MXA_BACKWARD_TILE_Q, &params->q_map);
     if (!status) {
         status = map(r, from->dout_rows, width, width, r->l.q_tiles * MXA_BACKWARD_TILE_Q, p->heads,
                      MXA_BACKWARD_TILE_Q, &params->dout_map);
     }
     if (!status) {
-        status = map(r, from->k, d, stride, from->k_rows, p->kv_heads, (uint32_t)tile_keys(r),
-                     &params->k_map);
+        status = map(r, f->base + (uint64_t)f->at.k, d, stride, from->k_rows, p->kv_heads,
+                     (uint32_t)tile_keys(r), &params->k_map);
     }
     if (!status) {
         status = map(r, from->v_rows, width, width, from->k_rows, p->kv_heads,
@@ -531,6 +559,9 @@ static mxattn_status queue(const run *r)
     mxattn_status status = mxa_copies_clear_status(&r->forward, makes_copies);
     if (!status && makes_copies) {
         status = mxa_copies_make(&r->forward);
+    }
+    if (!status && r->partners.base != r->forward.base) {
+        status = mxa_copies_make_again(&r->partners);
     }
     if (!status && r->forward.batch.sequences) {
         status = schedule(r);

@@ -10,6 +10,7 @@
 /* Offsets into the workspace; the forward's copies come first. */
 typedef struct mxa_backward_layout {
     mxa_copies copies;
+    int64_t partners; /* copies of q_seq, k_seq and v, laid out as the others */
     int64_t query_groups, key_groups, delta, row_top, row_rest, partial, partial_sink;
     int64_t dout_rows, v_rows;
     int64_t factors, dv_factor, far, dq_log2, mean, mean_used;
@@ -22,6 +23,9 @@ typedef struct mxa_backward_layout {
 } mxa_backward_layout;
 
 mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *problem);
+
+/* 1 where a column partner is given: what contracts over tokens is not what P is made of. */
+int mxa_backward_has_partners(const mxattn_attention_problem *problem);
 
 /* Head dimension of the kernels that take the problem's: private rows have zeros beyond. */
 int64_t mxa_backward_width(const mxattn_attention_problem *problem);

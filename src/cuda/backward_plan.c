@@ -26,6 +26,11 @@ const mxa_forward_form *mxa_backward_form(const mxattn_attention_problem *p)
     return mxa_forward_form_find(p->head_dim, p->head_dim_v, MXA_FORM_F32);
 }
 
+int mxa_backward_has_partners(const mxattn_attention_problem *p)
+{
+    return p->q_seq.dtype || p->k_seq.dtype || p->v_seq.dtype;
+}
+
 int64_t mxa_backward_width(const mxattn_attention_problem *p)
 {
     const int64_t most = p->head_dim > p->head_dim_v ? p->head_dim : p->head_dim_v;
@@ -37,6 +42,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     mxa_backward_layout l;
     l.copies = mxa_copies_lay_out(p, mxa_backward_form(p));
     int64_t at = l.copies.bytes;
+    l.partners = take(&at, mxa_backward_has_partners(p) ? l.copies.bytes : 0);
     const int64_t d = mxa_backward_width(p), heads = p->heads, kv_heads = p->kv_heads;
     const int64_t k_rows = l.copies.k_rows, pairs = p->batch * heads;
     l.q_tiles = (l.copies.q_rows / MXA_BACKWARD_GROUP + p->batch + 1) / 2 + 1;
@@ -115,10 +121,14 @@ static mxattn_status refuse_tags(const mxattn_attention_problem *p)
                         "problem.dout.block is column for a wide operand; backend cuda quantizes "
                         "row and square blocks in the call");
     }
-    if (p->q_seq.dtype || p->k_seq.dtype || p->v_seq.dtype) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "problem.q_seq, k_seq or v_seq is given; backward on cuda reads one "
-                        "payload of each operand");
+    const mxattn_tags *partners[] = {&p->q_seq, &p->k_seq, &p->v_seq};
+    static const char *const names[] = {"q_seq", "k_seq", "v_seq"};
+    for (int i = 0; i < 3; i++) {
+        if (mxa_dtype_is_wide(partners[i]->dtype)) {
+            return mxa_fail(MXATTN_UNSUPPORTED,
+                            "problem.%s.dtype is %s; backward on cuda takes column partners of FP8",
+                            names[i], mxa_dtype_name(partners[i]->dtype));
+        }
     }
     return MXATTN_OK;
 }

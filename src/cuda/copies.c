@@ -251,11 +251,16 @@ static mxattn_status make_mean(const mxa_forward_run *r, const mxa_prepare_param
 static mxa_kernel one_launch(const mxa_forward_run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
-    const mxattn_dtype type = p->q.dtype;
+    const mxattn_tags *tags[] = {&r->call->q.tags, &r->call->k.tags, &r->v->tags};
+    const mxattn_dtype type = tags[0]->dtype;
     const int is_bf16 = type == MXATTN_BF16;
-    if ((!is_bf16 && type != MXATTN_E4M3) || p->k.dtype != type || r->v->tags.dtype != type ||
-        (!is_bf16 && r->v->tags.block == MXATTN_BLOCK_COLUMN) || p->head_dim != p->head_dim_v) {
+    if ((!is_bf16 && type != MXATTN_E4M3) || p->head_dim != p->head_dim_v) {
         return MXA_KERNELS;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (tags[i]->dtype != type || (!is_bf16 && tags[i]->block == MXATTN_BLOCK_COLUMN)) {
+            return MXA_KERNELS;
+        }
     }
     switch (p->head_dim) {
     case 64:
@@ -342,7 +347,7 @@ mxattn_status mxa_copies_clear_status(const mxa_forward_run *r, int makes_tables
                           "cuMemsetD8Async");
 }
 
-mxattn_status mxa_copies_make(const mxa_forward_run *r)
+static mxattn_status make(const mxa_forward_run *r, int makes_tables)
 {
     mxa_prepare_all_params params;
     mxattn_status status = prepare_params(r, &params);
@@ -352,11 +357,21 @@ mxattn_status mxa_copies_make(const mxa_forward_run *r)
                                     (size_t)(r->at.zeroed_end - r->at.zeroed), r->call->stream),
                                 "cuMemsetD8Async");
     }
-    if (!status && r->batch.sequences) {
+    if (!status && makes_tables && r->batch.sequences) {
         status = schedule(r);
     }
     if (!status) {
         status = r->form->kind == MXA_FORM_BF16 ? make_tokens(r, &params) : make_groups(r, &params);
     }
     return status;
+}
+
+mxattn_status mxa_copies_make(const mxa_forward_run *r)
+{
+    return make(r, 1);
+}
+
+mxattn_status mxa_copies_make_again(const mxa_forward_run *r)
+{
+    return make(r, 0);
 }

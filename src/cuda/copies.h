@@ -59,6 +59,9 @@ mxattn_status mxa_copies_clear_status(const mxa_forward_run *r, int makes_tables
 /* Makes the copies, and the tables of a batch that has some. In the device's context. */
 mxattn_status mxa_copies_make(const mxa_forward_run *run);
 
+/* The same of other operands of the batch: its tables are there. */
+mxattn_status mxa_copies_make_again(const mxa_forward_run *run);
+
 mxa_global mxa_address(const void *memory);
 
 #endif

@@ -43,6 +43,11 @@ static const mxt_backward_case cases[] = {
     {"B50 d96", 1, 500, 500, 2, 1, 96, 0, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 1, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .prepared = 1},
     {"gradients as MXFP8", 2, 300, 300, 2, 2, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_E4M3, .gradients = MXATTN_E4M3},
     {"causal_strict", 1, 200, 200, 2, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .strict = 1},
+    {"d256", 2, 512, 512, 2, 2, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .o = MXATTN_BF16, .gradients = MXATTN_BF16},
+    {"d256 causal", 1, 640, 640, 4, 2, 256, 1, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 0, .operands = MXATTN_E4M3, .prepared = 1, .dq_reduce = MXATTN_DQ_REDUCE_FP32},
+    {"d256 softcap", 1, 300, 300, 2, 2, 256, 0, 0, 100, 30, 3.0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .deterministic = 1},
+    {"d256 mean 1", 1, 4096, 512, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .operands = MXATTN_BF16, .dout = MXATTN_BF16},
+    {"B50 d192", 2, 300, 300, 4, 2, 192, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .o = MXATTN_BF16, .gradients = MXATTN_E4M3},
 };
 /* clang-format on */
 
@@ -52,13 +57,16 @@ static void jagged(void)
     static const int32_t cu_k[] = {0, 17, 17, 40, 340, 340, 500, 510};
     static const int32_t used_q[] = {0, 5, 0, 199, 100, 1, 0};
     static const int32_t used_k[] = {16, 0, 20, 257, 0, 160, 10};
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 5; variant++) {
         mxt_attention a;
         mxt_backward_case c = {.left = -1, .right = -1, .causal = variant & 1};
         c.deterministic = variant >> 1;
         mxt_case("jagged, variant %d", variant);
         (void)printf("jagged, variant %d\n", variant);
-        mxt_attention_jagged(&a, 7, cu_q, 340, cu_k, 520, 4, 2, variant & 1 ? 64 : 128);
+        mxt_attention_jagged(&a, 7, cu_q, 340, cu_k, 520, 4, 2,
+                             variant & 1    ? 64
+                             : variant == 4 ? 256
+                                            : 128);
         mxt_backward_options(&a, &c);
         if (variant >= 2) {
             a.used_q = used_q;
@@ -93,16 +101,17 @@ static void attack(void)
 }
 
 /* B115: the same bits in every run. */
-static void deterministic(int jagged_batch)
+static void deterministic(int jagged_batch, int64_t head_dim)
 {
     static const int32_t cu[] = {0, 700, 700, 1000, 1600};
     mxt_attention a;
     mxt_backward_case c = {.causal = 1, .left = -1, .right = -1, .deterministic = 1};
-    mxt_case("B115 deterministic, %s", jagged_batch ? "jagged" : "dense");
+    mxt_case("B115 deterministic, %s, head_dim %d", jagged_batch ? "jagged" : "dense",
+             (int)head_dim);
     if (jagged_batch) {
-        mxt_attention_jagged(&a, 4, cu, 1600, cu, 1600, 8, 2, 128);
+        mxt_attention_jagged(&a, 4, cu, 1600, cu, 1600, 8, 2, head_dim);
     } else {
-        mxt_attention_dense(&a, 2, 4096, 4096, 8, 8, 128);
+        mxt_attention_dense(&a, 2, 4096, 4096, 8, 8, head_dim);
     }
     mxt_backward_options(&a, &c);
     mxt_attention_alloc(&a);
@@ -188,8 +197,9 @@ int main(int argc, char **argv)
     }
     if (argc < 2) {
         attack();
-        deterministic(0);
-        deterministic(1);
+        deterministic(0, 128);
+        deterministic(1, 128);
+        deterministic(1, 256);
         range();
     }
     return mxt_finish();

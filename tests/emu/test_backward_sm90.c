@@ -3,10 +3,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "attention_case.h"
 #include "backward_case.h"
 #include "compare.h"
 #include "emu/driver.h"
 #include "report.h"
+#include "thresholds.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -206,6 +208,65 @@ static void other_sequence(void)
     mxt_attention_free(&plain);
 }
 
+/* Other signs in every fifth code of a payload. */
+static void turn_signs(mxattn_tensor *tensor, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += 5) {
+        ((uint8_t *)tensor->data)[i] ^= 0x80;
+    }
+}
+
+/* Column partners of q, k and v: forward takes v_seq, dQ k_seq, dK q_seq, dP v. Against float64 of
+ * the same payloads, beside the model. As they come, partners have one value but for the smallest
+ * elements: their signs are turned, so that one in another's place shows. */
+static void partners(void)
+{
+    static const char *const names[] = {"dq", "dk", "dv"};
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxt_attention_case c;
+    mxt_gradients of[3];
+    mxt_case("column partners");
+    spec.seed = 12;
+    spec.kind = MXT_GAUSSIAN;
+    spec.pairs = 1;
+    spec.seqlen_q[0] = 100;
+    spec.seqlen_k[0] = 140;
+    spec.head_dim = spec.head_dim_v = 64;
+    spec.problem.mode = MXATTN_TRAINING;
+    spec.problem.dout = (mxattn_tags){.dtype = MXATTN_F32, .block = MXATTN_BLOCK_ROW};
+    spec.problem.dq.dtype = spec.problem.dk.dtype = spec.problem.dv.dtype = MXATTN_F32;
+    mxt_attention_case_make(&c, &spec);
+    turn_signs(&c.q_seq, c.tokens_q * spec.heads * 64);
+    turn_signs(&c.k_seq, c.tokens_k * spec.kv_heads * 64);
+    turn_signs(&c.v_seq, c.tokens_k * spec.kv_heads * 64);
+    for (int i = 0; i < 3; i++) {
+        c.spec.problem.backend = i < 2 ? MXATTN_BACKEND_REF : MXATTN_BACKEND_EMU_SM90;
+        c.spec.problem.intermediates =
+            i == 1 ? MXATTN_INTERMEDIATES_E4M3 : MXATTN_INTERMEDIATES_AUTO;
+        mxa_emu_session_clear();
+        of[i] = mxt_attention_case_backward(&c, NULL, c.spec.problem.backend,
+                                            i == 0   ? MXATTN_PRECISION_F64
+                                            : i == 1 ? MXATTN_PRECISION_MODEL
+                                                     : MXATTN_PRECISION_MXFP8);
+        CHECK_STATUS(MXATTN_OK, of[i].status);
+    }
+    check_reports(1);
+    for (int g = 0; g < 3; g++) {
+        int64_t shape[3];
+        mxt_gradient_shape(&c, g, shape);
+        const int64_t count = shape[0] * shape[1] * shape[2];
+        const double error = mxt_error_f32(of[2].d[g], of[0].d[g], count).relative_rms;
+        const double model = mxt_error_f32(of[1].d[g], of[0].d[g], count).relative_rms;
+        (void)printf("    %s: error %.3e, the model's %.3e\n", names[g], error, model);
+        CHECK(error <= MXT_CUDA_FACTOR * model + MXT_CUDA_FLOOR,
+              "%s: relative RMS %.3e against float64, the model's is %.3e", names[g], error, model);
+    }
+    for (int i = 0; i < 3; i++) {
+        mxt_gradients_free(&of[i]);
+    }
+    mxt_attention_case_free(&c);
+}
+
 int main(int argc, char **argv)
 {
     const char *missing = mxt_device_missing(MXATTN_BACKEND_EMU_SM90);
@@ -240,6 +301,9 @@ int main(int argc, char **argv)
     }
     if (argc < 2 || strcmp(argv[1], "NaN") == 0) {
         other_sequence();
+    }
+    if (argc < 2 || strcmp(argv[1], "partners") == 0) {
+        partners();
     }
     return mxt_finish();
 }

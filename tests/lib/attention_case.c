@@ -4,6 +4,7 @@
  */
 #include "attention_case.h"
 #include "compare.h"
+#include "device_args.h"
 #include "guard.h"
 #include "mx/element.h"
 #include "mx/scales.h"
@@ -441,7 +442,8 @@ static mxattn_status run_both(mxt_attention_case *c, const mxattn_plan *plan,
     args.saved = c->spec.no_saved ? NULL : memory[5];
     args.workspace = memory[3];
     args.workspace_bytes = (size_t)info.workspace_forward_bytes;
-    status = mxattn_attention_forward(plan, &args);
+    status = mxt_on_device(p->backend) ? mxt_device_run_forward(p->backend, plan, &args)
+                                       : mxattn_attention_forward(plan, &args);
     if (status != MXATTN_OK)
         return status;
     if (c->dlse) {
@@ -457,7 +459,8 @@ static mxattn_status run_both(mxt_attention_case *c, const mxattn_plan *plan,
     args.dsink = dsink;
     args.workspace = memory[4];
     args.workspace_bytes = (size_t)info.workspace_backward_bytes;
-    return mxattn_attention_backward(plan, &args);
+    return mxt_on_device(p->backend) ? mxt_device_run_backward(p->backend, plan, &args)
+                                     : mxattn_attention_backward(plan, &args);
 }
 
 mxt_gradients mxt_attention_case_backward(mxt_attention_case *c, const mxattn_context *context,

@@ -49,8 +49,10 @@ typedef struct mxa_backward_prepare_params {
     int64_t lse_batch, lse_head, lse_token;
     int64_t dlse_batch, dlse_head, dlse_token;
     mxa_global sink;               /* FP32 [head], or 0 */
-    mxa_global q, k, v;            /* the forward's copies */
+    mxa_global q, k, v;            /* the forward's copies, or those of q_seq, k_seq and, beside
+                                    * v_seq, of v: what dK, dQ and dP are made of */
     mxa_global q_scale, k_records; /* and their exponents */
+    mxa_global score_q, score_k;   /* the forward's exponents of q and k: what P is made of */
     mxa_global v_scale, v_mean;    /* v_mean: FP32 [sequence][kv_head][D], or 0 */
     /* First pass. */
     mxa_global query_groups; /* [head][2 * tile + half] */

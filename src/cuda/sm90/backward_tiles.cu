@@ -522,7 +522,7 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
         const int dq_log2 = dev_load_global_i32(params->dq_log2 + 4 * pair);
         const uint64_t group = (uint64_t)(head * (params->q_rows / MXA_BACKWARD_GROUP) +
                                           (int64_t)(q_row / MXA_BACKWARD_GROUP + half));
-        const float q = row < rows ? dev_load_global_f32(params->q_scale + 16 * group) : 0.0f;
+        const float q = row < rows ? dev_load_global_f32(params->score_q + 16 * group) : 0.0f;
         dev_store_global_f32(record + MXA_BACKWARD_RECORD_Q + mine, q);
         dev_store_global_f32(record + MXA_BACKWARD_RECORD_DP + mine,
                              backward_power(e->dout + shift - e->a));
@@ -648,7 +648,8 @@ MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shar
             const int exponent = v.y == MXA_EXPONENT_NONE ? 0 : (int)v.y;
             const float unit =
                 params->softcap > 0.0f ? params->scale / params->softcap : params->scale_log2e;
-            mxa_u32x4 record = {bits_f32(mul_rn(f32_bits(scale), unit)),
+            const float score = dev_load_global_f32(params->score_k + 16 * at);
+            mxa_u32x4 record = {bits_f32(mul_rn(score, unit)),
                                 bits_f32(backward_power(exponent - b)),
                                 bits_f32(backward_power(-b)),
                                 bits_f32(mul_rn(params->scale, backward_power(b - 8 + f.q_log2)))};
