@@ -7,7 +7,8 @@ Checks dQ, dK and dV of the last sequence and head against float64 of the inputs
   fp32           the same, dQ added up in FP32
   deterministic  the same, additions to dQ in order
   jagged         the same tokens as one jagged batch of equal sequences
-  torch          the backward of scaled_dot_product_attention in BF16, cuDNN backend
+  torch          the backward of scaled_dot_product_attention in BF16, cuDNN backend (FlashAttention where it has none)
+  cudnn fp8      per-tensor FP8 backward of cuDNN, where nvidia-cudnn-frontend is installed
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -16,13 +17,14 @@ import ctypes as c
 import sys
 
 import gpu_library
+import gpu_peers
 from gpu_attention import HIDDEN, TOKENS
 from gpu_timing import in_turns
 
 LARGEST_ERROR = 0.09  # of N(0, 1) data: operands cost 6.1e-2, P and dS in E4M3 a little more
 SHAPES = [  # head_dim, seqlen, causal
     (128, 2048, 0), (128, 8192, 0), (128, 16384, 0), (128, 2048, 1), (128, 8192, 1), (128, 16384, 1),
-    (64, 2048, 0), (64, 8192, 0), (64, 8192, 1),
+    (64, 2048, 0), (64, 8192, 0), (64, 8192, 1), (256, 8192, 0), (256, 8192, 1),
 ]
 
 
@@ -93,10 +95,21 @@ def torch_backward(torch, causal, q, k, v, dout):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     leaves = [t.transpose(1, 2).contiguous().requires_grad_() for t in (q, k, v)]
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=bool(causal))
     gradient = dout.transpose(1, 2).contiguous()
-    return lambda: torch.autograd.grad(o, leaves, gradient, retain_graph=True)
+
+    def made(backend):
+        with sdpa_kernel(backend):
+            o = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=bool(causal))
+        run = lambda: torch.autograd.grad(o, leaves, gradient, retain_graph=True)
+        run()
+        torch.cuda.synchronize()
+        return run
+
+    try:
+        return made(SDPBackend.CUDNN_ATTENTION)
+    except RuntimeError as error:
+        print(f"torch: FlashAttention, not cuDNN: {str(error).splitlines()[0]}", flush=True)
+        return made(SDPBackend.FLASH_ATTENTION)
 
 
 def truth(torch, shape, q, k, v, dout):
@@ -145,7 +158,11 @@ def measure_shape(torch, libraries, shape, with_cool):
             runs[library.name, name] = call.backward
     del want
     runs["torch", "torch"] = torch_backward(torch, causal, q, k, v, dout)
-    times = in_turns(torch, runs, [key for key in runs if with_cool and key[1] in ("mxfp8", "prepared", "torch")])
+    fp8 = gpu_peers.cudnn_fp8_backward(torch, bool(causal), q, k, v, dout)
+    if fp8:
+        runs["cudnn", "cudnn fp8"] = fp8
+    cool = ("mxfp8", "prepared", "torch", "cudnn fp8")
+    times = in_turns(torch, runs, [key for key in runs if with_cool and key[1] in cool])
     flops = 2.5 * 4 * TOKENS * seqlen * HIDDEN * (0.5 if causal else 1)
     rows = []
     for key in runs:

@@ -32,52 +32,102 @@ def cudnn_frontend():
     return cudnn
 
 
-def cudnn_fp8_attention(torch, causal, q, k, v):
-    """Per-tensor FP8 attention of cuDNN, all scales 1, O in E4M3; None where there is none."""
+def cudnn_fp8(torch, build, causal, *operands):
+    """What `build` makes of them in E4M3, or None where cuDNN has none."""
     cudnn = cudnn_frontend()
     if not cudnn:
         return None
     try:
-        return build_fp8(torch, cudnn, causal, *(t.to(torch.float8_e4m3fn).transpose(1, 2) for t in (q, k, v)))
+        return build(torch, cudnn, causal, *(t.to(torch.float8_e4m3fn).transpose(1, 2) for t in operands))
     except Exception as error:  # the front end has many kinds; a peer that cannot run is no row
         print(f"no cuDNN FP8 row: {str(error).splitlines()[0]}", flush=True)
         return None
 
 
-def build_fp8(torch, cudnn, causal, q, k, v):
-    fp8, f32 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT
-    handle = cudnn.create_handle()
-    cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
-    graph = cudnn.pygraph(io_data_type=fp8, intermediate_data_type=f32, compute_data_type=f32, handle=handle)
-    tensors = {}
+def cudnn_fp8_attention(torch, causal, q, k, v):
+    """Per-tensor FP8 attention of cuDNN, all scales 1, O in E4M3; None where there is none."""
+    made = cudnn_fp8(torch, build_fp8, causal, q, k, v)
+    return made and made[1]
 
-    def operand(memory, data_type):
-        tensor = graph.tensor(dim=list(memory.shape), stride=list(memory.stride()), data_type=data_type)
-        tensors[tensor] = memory
+
+def cudnn_fp8_backward(torch, causal, q, k, v, dout):
+    """Its backward alone: scales known beforehand, gradients in E4M3; None where there is none."""
+    return cudnn_fp8(torch, build_fp8_backward, causal, q, k, v, dout)
+
+
+class Fp8Graph:
+    """A cuDNN graph on tensors of PyTorch, per-tensor scales."""
+
+    def __init__(self, torch, cudnn):
+        self.torch, self.cudnn, self.tensors = torch, cudnn, {}
+        self.fp8, self.f32 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT
+        self.handle = cudnn.create_handle()
+        cudnn.set_stream(handle=self.handle, stream=torch.cuda.current_stream().cuda_stream)
+        self.graph = cudnn.pygraph(io_data_type=self.fp8, intermediate_data_type=self.f32,
+                                   compute_data_type=self.f32, handle=self.handle)
+
+    def operand(self, memory):
+        kind = self.f32 if memory.dtype == self.torch.float32 else self.fp8
+        tensor = self.graph.tensor(dim=list(memory.shape), stride=list(memory.stride()), data_type=kind)
+        self.tensors[tensor] = memory
         return tensor
 
-    one = torch.ones((1, 1, 1, 1), device="cuda")
-    scales = {name: operand(one.clone(), f32)
-              for name in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")}
-    o, stats, amax_s, amax_o = graph.sdpa_fp8(
-        q=operand(q, fp8), k=operand(k, fp8), v=operand(v, fp8), is_inference=True, attn_scale=q.shape[-1] ** -0.5,
-        use_causal_mask=causal, **scales,
+    def scales(self, **values):
+        return {name: self.operand(self.torch.full((1, 1, 1, 1), float(value), device="cuda"))
+                for name, value in values.items()}
+
+    def output(self, tensor, memory):
+        tensor.set_output(True).set_dim(list(memory.shape)).set_stride(list(memory.stride()))
+        if memory.dtype == self.torch.float32:
+            tensor.set_data_type(self.f32)
+        self.tensors[tensor] = memory
+
+    def runner(self):
+        self.graph.build([self.cudnn.heur_mode.A])
+        workspace = self.torch.empty(max(1, self.graph.get_workspace_size()), dtype=self.torch.uint8, device="cuda")
+
+        def run():
+            self.graph.execute(self.tensors, workspace, handle=self.handle)
+
+        run()
+        self.torch.cuda.synchronize()
+        return run
+
+
+def build_fp8(torch, cudnn, causal, q, k, v, stats=None):
+    """Forward; O, and the logarithms of the row sums where `stats` is memory for them, beside its run."""
+    made, out = Fp8Graph(torch, cudnn), torch.empty_like(q)
+    scales = made.scales(descale_q=1, descale_k=1, descale_v=1, descale_s=1, scale_s=1, scale_o=1)
+    o, sums, *largest = made.graph.sdpa_fp8(
+        q=made.operand(q), k=made.operand(k), v=made.operand(v), is_inference=stats is None,
+        attn_scale=q.shape[-1] ** -0.5, use_causal_mask=causal, **scales,
     )
-    out = torch.empty_like(q)
-    o.set_output(True).set_dim(list(out.shape)).set_stride(list(out.stride()))
-    tensors[o] = out
-    for amax in (amax_s, amax_o):
-        amax.set_output(True).set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(f32)
-        tensors[amax] = one.clone()
-    graph.build([cudnn.heur_mode.A])
-    workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device="cuda")
+    made.output(o, out)
+    if stats is not None:
+        made.output(sums, stats)
+    for amax in largest:
+        made.output(amax, torch.ones((1, 1, 1, 1), device="cuda"))
+    return out, made.runner()
 
-    def run():
-        graph.execute(tensors, workspace, handle=handle)
 
-    run()
-    torch.cuda.synchronize()
-    return run
+def build_fp8_backward(torch, cudnn, causal, q, k, v, dout):
+    stats = torch.empty((*q.shape[:3], 1), device="cuda")
+    o, forward = build_fp8(torch, cudnn, causal, q, k, v, stats)
+    forward()
+    made, gradients = Fp8Graph(torch, cudnn), [torch.empty_like(t) for t in (q, k, v)]
+    # Gradients of N(0, 1) data are far below 1, and so is dS: 2^8 and 2^4 bring them into E4M3's range.
+    scales = made.scales(descale_q=1, descale_k=1, descale_v=1, descale_o=1, descale_dO=1, descale_s=2.0**-8,
+                         descale_dP=2.0**-4, scale_s=2.0**8, scale_dQ=2.0**8, scale_dK=2.0**8, scale_dV=2.0**8,
+                         scale_dP=2.0**4)
+    results = made.graph.sdpa_fp8_backward(
+        q=made.operand(q), k=made.operand(k), v=made.operand(v), o=made.operand(o), dO=made.operand(dout),
+        stats=made.operand(stats), attn_scale=q.shape[-1] ** -0.5, use_causal_mask=causal, **scales,
+    )
+    for tensor, memory in zip(results[:3], gradients):
+        made.output(tensor, memory)
+    for amax in results[3:]:
+        made.output(amax, torch.ones((1, 1, 1, 1), device="cuda"))
+    return made.runner()
 
 
 def copy(torch, count, sets=4):
