@@ -47,6 +47,7 @@ static const mxt_backward_case cases[] = {
     {"d256 causal", 1, 640, 640, 4, 2, 256, 1, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 0, .operands = MXATTN_E4M3, .prepared = 1, .dq_reduce = MXATTN_DQ_REDUCE_FP32},
     {"d256 softcap", 1, 300, 300, 2, 2, 256, 0, 0, 100, 30, 3.0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .deterministic = 1},
     {"d256 mean 1", 1, 4096, 512, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .operands = MXATTN_BF16, .dout = MXATTN_BF16},
+    {"one tile d256", 1, 64, 64, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32},
     {"B50 d192", 2, 300, 300, 4, 2, 192, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .o = MXATTN_BF16, .gradients = MXATTN_E4M3},
 };
 /* clang-format on */
@@ -60,7 +61,7 @@ static void jagged(void)
     for (int variant = 0; variant < 5; variant++) {
         mxt_attention a;
         mxt_backward_case c = {.left = -1, .right = -1, .causal = variant & 1};
-        c.deterministic = variant >> 1;
+        c.deterministic = variant >> 1 & 1;
         mxt_case("jagged, variant %d", variant);
         (void)printf("jagged, variant %d\n", variant);
         mxt_attention_jagged(&a, 7, cu_q, 340, cu_k, 520, 4, 2,
@@ -77,6 +78,25 @@ static void jagged(void)
         mxt_backward_check(&a, &c, MXATTN_BACKEND_CUDA);
         mxt_attention_free(&a);
     }
+}
+
+/* A jagged batch, empty sequences in it, whose tiles of keys have two steps at most and a CTA each:
+ * no stage of the main kernel comes round again, so that racecheck can follow it
+ * (scripts/gpu_check). */
+static void once_round(void)
+{
+    static const int32_t cu_q[] = {0, 0, 90, 90, 154, 155, 155},
+                         cu_k[] = {0, 9, 73, 73, 200, 210, 210};
+    mxt_attention a;
+    mxt_backward_case c = {.left = -1, .right = -1};
+    mxt_case("once round");
+    (void)printf("once round\n");
+    mxt_attention_jagged(&a, 6, cu_q, 160, cu_k, 214, 2, 2, 128);
+    mxt_backward_options(&a, &c);
+    mxt_attention_alloc(&a);
+    mxt_attention_fill(&a, MXT_GAUSSIAN, 4);
+    mxt_backward_check(&a, &c, MXATTN_BACKEND_CUDA);
+    mxt_attention_free(&a);
 }
 
 /* Uniform P, and every term of every partial sum of dQ has one sign: q = 0, half of the keys have V
@@ -194,6 +214,9 @@ int main(int argc, char **argv)
     }
     if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
         jagged();
+    }
+    if (argc < 2 || strcmp(argv[1], "once round") == 0) {
+        once_round();
     }
     if (argc < 2) {
         attack();

@@ -185,8 +185,9 @@ MXA_DEVICE float find_mean(const mxa_backward_prepare_params *params, mxa_shared
     return most;
 }
 
-/* Exponent of dQ's sums in FP16: docs/math.md. */
-MXA_DEVICE int dq_exponent(const mxa_backward_prepare_params *params, float bound)
+/* Exponent of dQ's sums in FP16: docs/math.md. Its spare binade covers 1,500 additions; each twice
+ * as many as there can be, of 64 keys or more, take another. */
+MXA_DEVICE int dq_exponent(const mxa_backward_prepare_params *params, int key_groups, float bound)
 {
     if (params->dq_f32) {
         return 0;
@@ -199,6 +200,9 @@ MXA_DEVICE int dq_exponent(const mxa_backward_prepare_params *params, float boun
     }
     /* The largest e with bound * 2^(e+1) <= 65504: of 2^16 * (1 - 2^-11). */
     int e = 14 - (backward_log2(bits_f32(bound)) + ((bits_f32(bound) & 0x7FFFFF) > 0x7FE000));
+    for (int additions = key_groups / 2; additions > 1500; additions /= 2) {
+        e--;
+    }
     return e < -100 ? -100 : e > 100 ? 100 : e;
 }
 
@@ -282,7 +286,8 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
     f->q_log2 = max_i32(f->q_log2, q_most - COPY_MOST_LOG2);
     if (dev_thread() == 0) {
         uint64_t pair = (uint64_t)(sequence * params->heads + head);
-        dev_store_global_u32(params->dq_log2 + 4 * pair, (uint32_t)dq_exponent(params, bound));
+        dev_store_global_u32(params->dq_log2 + 4 * pair,
+                             (uint32_t)dq_exponent(params, extent->groups, bound));
     }
 }
 
