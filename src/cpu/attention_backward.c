@@ -209,6 +209,7 @@ static void carve_pass(const mxattn_plan *plan, const mxa_backward_kernel *kerne
         job->dout_units = mxa_arena_take(arena, joined * sizes.lane_units_v * word);
     job->lse2 = mxa_arena_take(arena, rows * word);
     job->delta = mxa_arena_take(arena, rows * word);
+    job->rest = mxa_arena_take(arena, rows * word);
     job->special = mxa_arena_take(arena, blocks_q);
     job->norm_k = mxa_arena_take(arena, fp16 ? blocks_k * number : 0);
     job->norm_v = mxa_arena_take(arena, fp16 ? blocks_k * number : 0);
@@ -472,6 +473,7 @@ mxattn_status mxa_cpu_attention_backward(const mxattn_plan *plan, const mxa_atte
 
         job.saved_o = saved.o;
         job.saved_lse = saved.lse;
+        job.saved_far = saved.far;
     }
     mxattn_status status = open_operands(&job, &memory);
     if (status)

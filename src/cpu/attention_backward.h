@@ -17,6 +17,7 @@
 #define MXA_CPU_ATTENTION_BACKWARD_H
 
 #include "backend.h"
+#include "cpu/attention_forward.h"
 #include "cpu/mask.h"
 #include "cpu/parallel.h"
 
@@ -53,13 +54,14 @@ typedef struct mxa_backward_job {
     mxattn_tensor dout;
     mxattn_tensor dq, dk, dv; /* where gradients are stored: the output, or FP32 in workspace */
     const float *saved_o;     /* (tokens, Hq, Dv) and (Hq, tokens), or NULL */
-    const float *saved_lse;
+    const float *saved_lse, *saved_far;
     int64_t tokens_q;
     mxa_sequence *sequences_q, *sequences_k; /* (batch+1) */
     int32_t *order;                          /* (batch): sequences, those with most work first */
     /* (Hq, 32 blocks_q, units); rows and lanes are one array where a unit is one element. */
     void *q_rows, *q_units, *dout_rows, *dout_units;
-    float *lse2, *delta;     /* (Hq, 32 blocks_q) */
+    float *lse2, *delta;     /* (Hq, 32 blocks_q); lse2 of a far row: its maximum, and */
+    float *rest;             /* what LSE is beyond that */
     uint8_t *special;        /* (Hq, blocks_q): q or dO holds a NaN or an infinity */
     double *dsink;           /* (Hq, blocks_q) */
     double *norm_k, *norm_v; /* (Hkv, blocks_k) */

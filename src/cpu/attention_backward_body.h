@@ -66,7 +66,7 @@ typedef struct tile_rows {
     int special;                   /* q or dO holds a NaN or an infinity */
     int low[TILE_Q], high[TILE_Q]; /* keys of the tile that a row sees */
     const unit *q_rows, *q_units, *dout_rows, *dout_units;
-    const float *lse2, *delta;
+    const float *lse2, *delta, *rest;
     float *dq;
 } tile_rows;
 
@@ -184,6 +184,7 @@ static int open_rows(const mxa_backward_job *job, const mxa_mask *mask, const ti
     rows->dout_units = (const unit *)job->dout_units + row / UNIT_DEPTH * sizes->lane_units_v;
     rows->lse2 = job->lse2 + row;
     rows->delta = job->delta + row;
+    rows->rest = job->rest + row;
     rows->dq = job->dq_splits +
                (split * job->problem->heads * sizes->blocks_q * MXA_BLOCK + row) * sizes->dims;
     return seen;
@@ -227,12 +228,24 @@ static void dprobs(const mxa_backward_job *job, const space *s, const tile_rows 
                     units_of(dims), units_along_dims(dims));
 }
 
-/* P = 2^x, at most 1 however coarse LSE is where scores are huge. A NaN stays one. */
-VEC_INLINE vec prob(vec x)
+/* x, at most 0: P is at most 1, however coarse LSE is where scores are huge. A NaN stays one. */
+VEC_INLINE vec at_most_0(vec x)
 {
     const vec zero = vec_set(0.0f);
 
-    return vec_exp2(vec_select(vec_less(zero, x), zero, x));
+    return vec_select(vec_less(zero, x), zero, x);
+}
+
+VEC_INLINE vec prob(vec x)
+{
+    return vec_exp2(at_most_0(x));
+}
+
+/* P of a far row, whose LSE leaves FP32 no room for its fraction: the logit is rounded as forward
+ * rounds it, its distance to the row's maximum is exact, and the rest comes off last. */
+VEC_INLINE vec prob_far(vec logit, vec minus_m, vec rest)
+{
+    return vec_exp2(vec_sub(at_most_0(vec_add(logit, minus_m)), rest));
 }
 
 /* Vectors are whole ones: what lies before low or behind high is cleared by dscores. */
@@ -244,18 +257,21 @@ static void probs(const mxa_backward_job *job, const space *s, const tile_rows *
     const vec cap_log2 = vec_set((float)(cap * log2_e));
 
     for (int r = 0; r < rows->count; r++) {
-        const vec minus_lse2 = vec_set(-rows->lse2[r]);
+        const vec minus_lse2 = vec_set(-rows->lse2[r]), rest = vec_set(rows->rest[r]);
+        const int far = fabsf(rows->lse2[r]) > MXA_SAVED_FAR;
         float *p = s->p + r * STEP, *slope = s->slope + r * STEP;
 
         for (int j = rows->low[r] / VEC_LANES * VEC_LANES; j < rows->high[r]; j += VEC_LANES) {
             const vec x = vec_load(p + j);
 
             if (!capped) {
-                vec_store(p + j, prob(vec_fma(x, factor, minus_lse2)));
+                vec_store(p + j, far ? prob_far(vec_mul(x, factor), minus_lse2, rest)
+                                     : prob(vec_fma(x, factor, minus_lse2)));
                 continue;
             }
             const vec t = vec_tanh(vec_mul(x, factor));
-            vec_store(p + j, prob(vec_fma(t, cap_log2, minus_lse2)));
+            vec_store(p + j, far ? prob_far(vec_mul(t, cap_log2), minus_lse2, rest)
+                                 : prob(vec_fma(t, cap_log2, minus_lse2)));
             vec_store(slope + j, vec_sub(vec_set(1.0f), vec_mul(t, t)));
         }
     }

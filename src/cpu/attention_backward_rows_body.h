@@ -203,12 +203,13 @@ static void row_numbers(const mxa_backward_job *job, const block_rows *rows, int
     const float dlse =
         job->call->dlse.ndim ? row_number(&job->call->dlse, sequence, rows->head, token) : 0.0f;
     float o[MXA_DIMS_MOST];
-    float whole = 0, centred = 0, lse;
+    float whole = 0, centred = 0, far = 0, lse;
 
     for (int64_t d = problem->head_dim_v; d < dims_v; d++)
         o[d] = 0.0f;
     if (job->saved_o) {
         lse = job->saved_lse[rows->head * job->tokens_q + sequence->token + token];
+        far = job->saved_far[rows->head * job->tokens_q + sequence->token + token];
         memcpy(o,
                job->saved_o +
                    ((sequence->token + token) * problem->heads + rows->head) * problem->head_dim_v,
@@ -228,11 +229,16 @@ static void row_numbers(const mxa_backward_job *job, const block_rows *rows, int
             o[d] -= rows->centre[d];
         centred = dot(dout, o, dims_v);
     }
-    job->lse2[at] = (float)((double)lse * log2_e);
+    job->lse2[at] = far != 0.0f ? far : (float)((double)lse * log2_e);
+    job->rest[at] = far != 0.0f ? lse : 0.0f;
     job->delta[at] = centred - dlse;
-    if (problem->has_sink)
-        *dsink -= exp2(((double)job->call->sink[rows->head] - (double)lse) * log2_e) *
-                  (double)(whole - dlse);
+    if (problem->has_sink) {
+        const double sink = (double)job->call->sink[rows->head] * log2_e;
+        const double share = far != 0.0f ? exp2(sink - (double)far - (double)lse)
+                                         : exp2(sink - (double)lse * log2_e);
+
+        *dsink -= share * (double)(whole - dlse);
+    }
     if (job->fp16) {
         const double norm = sqrt((double)dot(dout, dout, dims_v));
 

@@ -189,7 +189,7 @@ void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
              p->format == MXATTN_JAGGED ? "_jagged" : "");
     plan->info.workspace_forward_bytes = layout_of(plan).bytes;
     if (p->mode == MXATTN_TRAINING)
-        plan->info.saved_bytes = rows * (p->head_dim_v + 1) * (int64_t)sizeof(float);
+        plan->info.saved_bytes = rows * (p->head_dim_v + 2) * (int64_t)sizeof(float);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -206,8 +206,10 @@ mxa_saved_view mxa_cpu_saved_view(const mxattn_attention_problem *problem, void 
 {
     mxa_saved_view view = {.o = saved};
 
-    if (saved)
+    if (saved) {
         view.lse = view.o + tokens_q * problem->heads * problem->head_dim_v;
+        view.far = view.lse + tokens_q * problem->heads;
+    }
     return view;
 }
 
@@ -266,8 +268,10 @@ static void clear_rows(const mxa_forward_job *job, const mxa_sequence *sequence,
             if (job->o_wide)
                 memset(job->o_wide + (token * heads + head) * dims, 0,
                        (size_t)dims * sizeof(float));
-            if (job->lse_wide)
+            if (job->lse_wide) {
                 job->lse_wide[head * job->tokens_q + token] = -INFINITY;
+                job->far_wide[head * job->tokens_q + token] = 0.0f;
+            }
         }
 }
 
@@ -400,6 +404,7 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
 
         job.o_wide = saved.o;
         job.lse_wide = saved.lse;
+        job.far_wide = saved.far;
     } else if (o_is_fp8(&plan->problem)) {
         job.o_wide = (float *)(void *)(workspace + l.o_wide);
     }

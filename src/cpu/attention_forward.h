@@ -30,7 +30,8 @@ typedef struct mxa_forward_job {
     float softcap_log2; /* softcap in log2 units; 0: off */
     int e4m3;           /* P is rounded to E4M3 rather than BF16 */
     float *o_wide;      /* (tokens, Hq, Dv) FP32, or NULL */
-    float *lse_wide;    /* (Hq, tokens), or NULL */
+    float *lse_wide;    /* (Hq, tokens), or NULL; so is the next */
+    float *far_wide;
     int64_t tokens_q;
     const uint8_t *unusual; /* (batch), or NULL: the pass that a sequence belongs to (range.h) */
     uint8_t pass;
@@ -84,10 +85,14 @@ extern const mxa_forward_kernel mxa_forward_amx;
 /* The strongest kernel of a mask; exact: of those that do not flush. */
 const mxa_forward_kernel *mxa_forward_kernel_of(uint32_t isa, int exact);
 
+/* LSE in log2 units beyond which FP32 holds its fraction too coarsely: 2^-10 and more. */
+enum { MXA_SAVED_FAR = 1 << 14 };
+
 /* What a training forward leaves in saved memory: O unrounded and LSE, over all tokens. */
 typedef struct mxa_saved_view {
     float *o;   /* (tokens, Hq, Dv) */
-    float *lse; /* (Hq, tokens) */
+    float *lse; /* (Hq, tokens); of a row that is far, log2 of its sum */
+    float *far; /* (Hq, tokens): 0, or the row's maximum in log2 units */
 } mxa_saved_view;
 
 mxa_saved_view mxa_cpu_saved_view(const mxattn_attention_problem *problem, void *saved,

@@ -478,8 +478,13 @@ static float finish_lane(const tile *t, int64_t lane, float *p_share)
     if (lse->ndim)
         ((float *)lse->data)[sequence->outer * lse->stride[0] + head * lse->stride[1] +
                              (sequence->first + row) * lse->stride[2]] = (float)log_sum;
-    if (job->lse_wide)
-        job->lse_wide[head * job->tokens_q + sequence->token + row] = (float)log_sum;
+    if (job->lse_wide) {
+        const int far = isfinite(m) && fabs(m) > MXA_SAVED_FAR;
+        const int64_t at = head * job->tokens_q + sequence->token + row;
+
+        job->lse_wide[at] = (float)(far ? log2(sum) : log_sum);
+        job->far_wide[at] = far ? (float)m : 0.0f;
+    }
     *p_share = sees ? (float)(keys / sum) : 0.0f;
     return sees ? (float)sum : 1.0f;
 }
