@@ -188,7 +188,8 @@ static void range(void)
           error[1]);
 }
 
-/* With a word on the command line, only the cases whose name begins with it. */
+/* With a word on the command line, only the cases whose name begins with it; and jagged, once
+ * round, bound, B115, range. */
 int main(int argc, char **argv)
 {
     const char *missing = mxt_device_missing(MXATTN_BACKEND_CUDA);
@@ -218,11 +219,15 @@ int main(int argc, char **argv)
     if (argc < 2 || strcmp(argv[1], "once round") == 0) {
         once_round();
     }
-    if (argc < 2) {
+    if (argc < 2 || strcmp(argv[1], "bound") == 0) {
         attack();
+    }
+    if (argc < 2 || strcmp(argv[1], "B115") == 0) {
         deterministic(0, 128);
         deterministic(1, 128);
         deterministic(1, 256);
+    }
+    if (argc < 2 || strcmp(argv[1], "range") == 0) {
         range();
     }
     return mxt_finish();
