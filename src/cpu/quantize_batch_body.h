@@ -85,6 +85,23 @@ ALWAYS_INLINE void load_pair(const mxa_quantize_strip *strip, format f, const ta
     }
 }
 
+/* The same for a quad at `from` of a plain strip, whose codes go to `out`. */
+ALWAYS_INLINE void load_quad(format f, const void *from, uint8_t *out, batch *b, int p,
+                             words quad[VECTORS])
+{
+    uint16_t *space = &b->space[0][0] + p * PAIR;
+    b->words[p] = f.wide == MXATTN_BF16 ? from : space;
+    b->codes[p] = out;
+    UNROLL
+    for (int i = 0; i < VECTORS; i++) {
+        quad[i] = words_from(from, f, i * WORDS_LANES);
+        if (f.wide != MXATTN_BF16) {
+            words_store(space + i * WORDS_LANES, quad[i]);
+        }
+        quad[i] = magnitude(quad[i]);
+    }
+}
+
 /* A pair that is not there. */
 ALWAYS_INLINE void load_absent(batch *b, int p, words pair[PAIR_VECTORS])
 {
@@ -342,15 +359,17 @@ static __attribute__((noinline)) void encode_again_lanes(const mxa_quantize_stri
 /* What pair p still needs behind the loop over its batch. WHY behind: a loop that calls holds no
  * constants in registers. again: a bit for each quad to look at; scale: the pair's first. */
 ALWAYS_INLINE void finish_pair(const mxa_quantize_strip *strip, format f, const target *to,
-                               int64_t token, int64_t d, const batch *b, int p, uint32_t again,
-                               int scale, int step)
+                               int64_t token, int64_t d, const batch *b, int p, int apart,
+                               uint32_t again, int scale, int step)
 {
+    const int first = apart ? p : p & ~1, behind = apart ? 0 : p % 2 * PAIR;
+    uint8_t *out = b->codes[first] + behind;
     if (again >> p / 2 & 1) {
         (step ? encode_again_lanes : encode_again_chunks)(
-            strip, f, token, d, b->words[p], b->scale + scale, b->amax + scale, b->codes[p]);
+            strip, f, token, d, b->words[first] + behind, b->scale + scale, b->amax + scale, out);
     }
     if (!f.plain) {
-        memcpy(to->at + token * to->stride + d, b->codes[p], (size_t)width_of(strip, f, d));
+        memcpy(to->at + token * to->stride + d, out, (size_t)width_of(strip, f, d));
     }
 }
 

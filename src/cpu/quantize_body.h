@@ -76,14 +76,31 @@ ALWAYS_INLINE void load_next(const mxa_quantize_strip *strip, format f, const ta
     pair_next(strip, at);
 }
 
-/* The next quad of a walk, whose pairs follow each other. */
-ALWAYS_INLINE void load_next_quad(const mxa_quantize_strip *strip, format f, const target *to,
-                                  pair_at *at, batch *b, int p, words quad[VECTORS])
+/* Quads of a plain strip whose rows are whole quads: `count` pairs from `at` on. */
+ALWAYS_INLINE void load_quads(const mxa_quantize_strip *strip, format f, const target *to,
+                              pair_at *at, int count, batch *b)
 {
-    load_pair(strip, f, to, at->token, at->d, b, p, quad);
-    load_pair(strip, f, to, at->token, at->d + PAIR, b, p + 1, quad + PAIR_VECTORS);
-    at->d += PAIR;
-    pair_next(strip, at);
+    const int64_t bytes = f.wide == MXATTN_F32 ? 4 : 2;
+    const int64_t next = (strip->wide_stride - strip->dims) * bytes,
+                  next_out = to->stride - strip->dims;
+    const char *from = (const char *)strip->wide + (at->token * strip->wide_stride + at->d) * bytes;
+    uint8_t *out = to->at + at->token * to->stride + at->d;
+    int64_t left = strip->dims - at->d;
+    for (int p = 0; p < count; p += 2) {
+        words quad[VECTORS];
+        load_quad(f, from, out, b, p, quad);
+        words_store(b->folded[p / 2], words_fold(quad));
+        from += QUAD * bytes;
+        out += QUAD;
+        left -= QUAD;
+        if (left == 0) {
+            left = strip->dims;
+            from += next;
+            out += next_out;
+            at->token++;
+        }
+    }
+    at->d = strip->dims - left;
 }
 
 /* What is asked for while rows are encoded that were loaded from `at` on, `next` being those
@@ -129,17 +146,16 @@ ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const ta
     const int folded = (strip->tags.flags & MXATTN_FOLDED_TOKEN) != 0;
     const int quads = (count + 1) / 2;
     pair_at from = *at;
-    for (int p = 0; p < count; p += 2) {
+    if (!apart) {
+        load_quads(strip, f, to, &from, count, b);
+    }
+    for (int p = 0; apart && p < count; p += 2) {
         words quad[VECTORS];
-        if (!apart) {
-            load_next_quad(strip, f, to, &from, b, p, quad);
+        load_next(strip, f, to, &from, b, p, quad);
+        if (p + 1 < count) {
+            load_next(strip, f, to, &from, b, p + 1, quad + PAIR_VECTORS);
         } else {
-            load_next(strip, f, to, &from, b, p, quad);
-            if (p + 1 < count) {
-                load_next(strip, f, to, &from, b, p + 1, quad + PAIR_VECTORS);
-            } else {
-                load_absent(b, p + 1, quad + PAIR_VECTORS);
-            }
+            load_absent(b, p + 1, quad + PAIR_VECTORS);
         }
         words_store(b->folded[p / 2], words_fold(quad));
     }
@@ -151,7 +167,7 @@ ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const ta
     again |= encode_batch(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS, to->stream,
                           asked_of_rows(strip, f, *at, from));
     for (int p = 0; (again || !f.plain) && p < count; p++) {
-        finish_pair(strip, f, to, at->token, at->d, b, p, again, 2 * p, 0);
+        finish_pair(strip, f, to, at->token, at->d, b, p, apart, again, 2 * p, 0);
         pair_next(strip, at);
     }
     *at = from;
@@ -193,16 +209,23 @@ ALWAYS_INLINE void load_tokens(const mxa_quantize_strip *strip, format f, const 
     for (int i = 0; i < VECTORS; i++) {
         largest[i] = words_set(0);
     }
+    const int64_t bytes = f.wide == MXATTN_F32 ? 4 : 2;
     for (int token = 0; token < strip->used; token++) {
-        UNROLL
-        for (int h = 0; h < pairs; h++) {
-            words pair[PAIR_VECTORS];
-            load_pair(strip, f, to, token, d + h * PAIR, b, 2 * token + h, pair);
+        words quad[VECTORS];
+        if (f.plain && pairs == 2) {
+            const int64_t index = token * strip->wide_stride + d;
+            load_quad(f, (const char *)strip->wide + index * bytes, to->at + token * to->stride + d,
+                      b, 2 * token, quad);
+        } else {
             UNROLL
-            for (int i = 0; i < PAIR_VECTORS; i++) {
-                words *of_lane = &largest[h * PAIR_VECTORS + i];
-                *of_lane = words_max(*of_lane, pair[i]);
+            for (int h = 0; h < pairs; h++) {
+                load_pair(strip, f, to, token, d + h * PAIR, b, 2 * token + h,
+                          quad + h * PAIR_VECTORS);
             }
+        }
+        UNROLL
+        for (int i = 0; i < pairs * PAIR_VECTORS; i++) {
+            largest[i] = words_max(largest[i], quad[i]);
         }
     }
 }
@@ -216,7 +239,7 @@ ALWAYS_INLINE void put_tokens(const mxa_quantize_strip *strip, format f, const t
     again |= encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, 0, d, 1));
     for (int p = 0; (again || !f.plain) && p < 2 * used; p++) {
         if (p % 2 < pairs) {
-            finish_pair(strip, f, to, p / 2, d + p % 2 * PAIR, b, p, again, p % 2 * scales,
+            finish_pair(strip, f, to, p / 2, d + p % 2 * PAIR, b, p, 0, again, p % 2 * scales,
                         scale_step);
         }
     }
