@@ -30,7 +30,7 @@ typedef struct batch {
     uint32_t key[BATCH * CHUNKS]; /* twice in each */
     uint8_t scale[BATCH * CHUNKS];
     uint16_t space[2 * BATCH][PAIR];
-    uint8_t whole[2 * BATCH][PAIR];
+    _Alignas(64) uint8_t whole[2 * BATCH][PAIR]; /* streamed to */
 } batch;
 
 /* Where codes go. */
