@@ -171,7 +171,7 @@ void mxa_emu_tmem_alloc(uint32_t slot, uint32_t columns, int pair)
     request r = {slot, columns, pair};
     mxa_emu_meet_warp("tcgen05.alloc", ask, columns, &r, site);
     mxa_emu_until(served, mxa_emu_now->thread->cta, "tcgen05.alloc", site);
-    mxa_emu_meet_warp("tcgen05.alloc", store_address, columns, &r, site);
+    mxa_emu_meet_warp("tcgen05.alloc (address)", store_address, columns, &r, site);
 }
 
 static void relinquish(mxa_emu_meeting *meeting)
