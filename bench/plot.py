@@ -15,12 +15,15 @@ import matplotlib.pyplot as plt  # noqa: E402 (after the choice of backend)
 
 
 def curves(rows):
-    """(op, causal, isa) -> sorted (sequence length, share of the ceiling)."""
+    """(op, causal, isa or baseline) -> sorted (sequence length, share of the ceiling)."""
     found = {}
     for row in rows:
-        if "gflops" in row:
-            key = row["op"], row["shape"]["causal"], row["isa"]
-            found.setdefault(key, []).append((row["shape"]["seqlen_q"], row["ceiling_share"]))
+        if "gflops" not in row or row["op"].endswith("_with_quantize"):
+            continue
+        length, share = row["shape"]["seqlen_q"], row["ceiling_share"]
+        peers = {peer["name"]: share / peer["ratio"] for peer in row.get("baselines", [])}
+        for name, reached in {row["isa"]: share, **peers}.items():
+            found.setdefault((row["op"], row["shape"]["causal"], name), []).append((length, reached))
     return {key: sorted(points) for key, points in sorted(found.items())}
 
 
@@ -33,11 +36,11 @@ def main():
     if not found:
         sys.exit(f"{sys.argv[1]}: no row has gflops")
     figure, axes = plt.subplots(figsize=(9, 5))
-    for (op, causal, isa), points in found.items():
+    for (op, causal, name), points in found.items():
         axes.plot(*zip(*points), marker="o", linestyle="--" if causal else "-",
-                  label=f"{op}, {isa}{', causal' if causal else ''}")
+                  label=f"{op}, {name}{', causal' if causal else ''}")
     axes.set_xscale("log", base=2)
-    axes.set_ylim(0, 1.05)
+    axes.set_ylim(0, None)
     axes.set_xlabel("sequence length")
     axes.set_ylabel("share of the measured arithmetic ceiling")
     axes.set_title(f"{rows[0]['machine']}, {rows[0]['threads']} threads, mxattn {rows[0]['version']}")
