@@ -238,7 +238,7 @@ enum {
     MXATTN_ISA_AVX512 = 4,      /* AVX-512 F, BW, DQ, VL */
     MXATTN_ISA_AVX512_BF16 = 8, /* and its BF16 dot products */
     MXATTN_ISA_AVX512_VBMI = 16,
-    MXATTN_ISA_AMX_BF16 = 32, /* AVX-512 and the matrix products of AMX in BF16 */
+    MXATTN_ISA_AMX_BF16 = 32, /* and AMX's BF16 matrix products, where Linux gives leave */
     MXATTN_ISA_ALL = 0x7fffffff
 };
 
