@@ -44,7 +44,7 @@ PRECISIONS = {"mxfp8": PRECISION_MXFP8, "model": PRECISION_MODEL, "float64": PRE
 INTERMEDIATES = {"auto": 0, "bf16": 1, "e4m3": 2}
 DQ_REDUCES = {"auto": 0, "fp16": 1, "fp32": 2}
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "silu": 3, "relu_squared": 4}
-ISAS = {"portable": 1, "avx2": 2, "avx512": 4, "avx512_bf16": 8, "avx512_vbmi": 16}
+ISAS = {"portable": 1, "avx2": 2, "avx512": 4, "avx512_bf16": 8, "avx512_vbmi": 16, "amx_bf16": 32}
 
 _C_NAMES = {
     "MXATTN_DTYPE_NONE": NONE,

@@ -24,7 +24,7 @@ _BACKENDS = {value: word for word, value in abi.BACKENDS.items()}
 
 class Context:
     """How the CPU backend runs: `threads` (0: the processors this process may use) and `isa`, the newest instruction
-    set allowed ("portable", "avx2", "avx512", "avx512_bf16", "avx512_vbmi"; None: what the machine has).
+    set allowed ("portable", "avx2", "avx512", "avx512_bf16", "avx512_vbmi", "amx_bf16"; None: what the machine has).
 
     Immutable; any number of threads may use one at once. Results have the same bits for any number of threads.
     Raises ArgumentError."""

@@ -58,7 +58,7 @@ def probe(*arguments):
 
 
 def isas():
-    names = ["portable", "avx2", "avx512", "avx512bf16"]
+    names = ["portable", "avx2", "avx512", "avx512bf16", "amx"]
     info = json.loads(probe("info", "--json").stdout)
     best = next(b["isa"] for b in info["backends"] if b["name"] == "cpu")
     return names[: names.index(best) + 1]
