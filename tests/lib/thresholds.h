@@ -47,6 +47,11 @@
  * FP32 sums and one division round (contract, edge cases). */
 #define MXT_EXACT_INPUT 1.0e-6
 
+/* --- dK and dV of grouped heads against the sums of repeated ones. On Hopper a group's queries are
+ * added up in the tensor cores' accumulators, which cut below 2^-13 of the largest term: 2.2e-4 for
+ * three heads of 65 queries, on an H200 and on the emulator to the last bit alike. */
+#define MXT_GROUP_SUMS 5.0e-4
+
 /* --- What rounding P and dS costs, relative, where the operands are exact. A row may hang on one
  * P: then O shows the whole half step (2^-9 for BF16, 2^-4 for E4M3), and dP - delta shows it of
  * each of two terms that may nearly cancel, before dS adds its own. */
