@@ -85,11 +85,11 @@ def backward(rows):
         lines.append([*shape_cells(shape),
                       *(f"{of[what]['sustained_tera_per_s']:,.0f} ({peer / of[what]['sustained_us']:.2f})" if what in of else ""
                         for what in ("prepared", "mxfp8", "bf16", "fp32", "deterministic", "jagged")),
-                      f"{of['torch']['sustained_tera_per_s']:,.0f}",
+                      *(f"{of[peer]['sustained_tera_per_s']:,.0f}" if peer in of else "" for peer in ("torch", "cudnn fp8")),
                       *(f"{of[what]['cool_tera_per_s']:,.0f}" if "cool_us" in of[what] else "" for what in ("prepared", "torch")),
                       " ".join(f"{error:.3f}" for error in of["prepared"]["relative_errors"])])
     return table(["D", "S", "mask", "prepared", "mxfp8", "bf16", "FP32 sums", "deterministic", "jagged", "PyTorch",
-                  "cool: prepared", "PyTorch", "errors"], lines)
+                  "cuDNN FP8", "cool: prepared", "PyTorch", "errors"], lines)
 
 
 def producers(rows):
