@@ -105,11 +105,19 @@ static mxattn_status cuda_free(const mxattn_context *context, int32_t ordinal, v
     return status;
 }
 
+static mxattn_status cuda_synchronise(const mxattn_context *context, int32_t ordinal, void *stream)
+{
+    IN_DEVICE(ordinal, stream_synchronize(stream), "cuStreamSynchronize");
+    return status;
+}
+
+/* WHY synchronised: cuMemcpy from pageable memory returns once that was read, maybe before it is
+ * written on the device, and streams that do not block do not wait for it. */
 static mxattn_status cuda_copy(const mxattn_context *context, int32_t ordinal, void *to,
                                const void *from, size_t bytes)
 {
     IN_DEVICE(ordinal, memcpy(pointer(to), pointer(from), bytes), "cuMemcpy");
-    return status;
+    return status ? status : cuda_synchronise(context, ordinal, NULL);
 }
 
 static mxattn_status cuda_stream_create(const mxattn_context *context, int32_t ordinal,
@@ -127,12 +135,6 @@ static mxattn_status cuda_stream_destroy(const mxattn_context *context, int32_t 
                                          void *stream)
 {
     IN_DEVICE(ordinal, stream_destroy(stream), "cuStreamDestroy");
-    return status;
-}
-
-static mxattn_status cuda_synchronise(const mxattn_context *context, int32_t ordinal, void *stream)
-{
-    IN_DEVICE(ordinal, stream_synchronize(stream), "cuStreamSynchronize");
     return status;
 }
 
