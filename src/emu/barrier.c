@@ -9,19 +9,6 @@
 
 #include <string.h>
 
-/* What a thread knows goes into a barrier, and its next epoch starts. */
-static void publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy, mxa_emu_thread *thread)
-{
-    mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
-    if (mxa_emu_now->options.checks) {
-        mxa_emu_gather(clocks, known, thread->known);
-        mxa_emu_gather_component(clocks, known, thread->component, thread->own);
-        mxa_emu_gather(clocks, proxy, thread->proxy);
-        mxa_emu_gather_component(clocks, proxy, thread->component, thread->own_proxy);
-        thread->own++;
-    }
-}
-
 /* Counts arrivals of `count` threads from `first` on; 1: the barrier is complete. */
 static int arrive(mxa_emu_named_barrier *barrier, int id, int threads, mxa_emu_thread *first,
                   int count, mxa_emu_site site)
@@ -46,7 +33,7 @@ static int arrive(mxa_emu_named_barrier *barrier, int id, int threads, mxa_emu_t
     }
     barrier->expected = expected;
     for (int i = 0; i < count; i++) {
-        publish(&barrier->known, &barrier->proxy, &first[i]);
+        mxa_emu_publish_of(&first[i], &barrier->known, &barrier->proxy);
     }
     return (barrier->arrived += count) == expected;
 }
@@ -131,7 +118,7 @@ static void sync_lanes(mxa_emu_meeting *meeting)
         return;
     }
     for (int i = 0; i < meeting->lanes; i++) {
-        publish(&known, &proxy, &meeting->first[i]);
+        mxa_emu_publish_of(&meeting->first[i], &known, &proxy);
     }
     const mxa_emu_clock *all_known = mxa_emu_gathered(clocks, &known);
     const mxa_emu_clock *all_proxy = mxa_emu_gathered(clocks, &proxy);

@@ -87,6 +87,8 @@ int mxa_emu_knows(const mxa_emu_thread *thread, uint16_t component, uint32_t clo
 
 /* A release by the thread that runs: into what arrives at a barrier; starts its next epoch. */
 void mxa_emu_publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy);
+/* The same by another thread. */
+void mxa_emu_publish_of(mxa_emu_thread *thread, mxa_emu_gathering *known, mxa_emu_gathering *proxy);
 void mxa_emu_acquire(mxa_emu_thread *thread, const mxa_emu_clock *known,
                      const mxa_emu_clock *proxy);
 

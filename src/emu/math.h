@@ -323,12 +323,6 @@ MXA_EMU_F16X2(
 MXA_EMU_F16X2(exp2_f16x2(uint32_t x), (uint32_t)mxa_emu_exp2_f16((uint16_t)x),
               (uint32_t)mxa_emu_exp2_f16((uint16_t)(x >> 16)))
 
-MXA_DEVICE void exp2_f16x2_split(uint32_t x, uint32_t *low, uint32_t *high)
-{
-    *low = mxa_emu_exp2_f16((uint16_t)x);
-    *high = mxa_emu_exp2_f16((uint16_t)(x >> 16));
-}
-
 /* ---- two FP32 ---- */
 
 typedef struct mxa_f32x2 {

@@ -376,9 +376,8 @@ int mxa_emu_knows(const mxa_emu_thread *thread, uint16_t component, uint32_t clo
     return component == thread->component || thread->known->at[component] >= clock;
 }
 
-void mxa_emu_publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy)
+void mxa_emu_publish_of(mxa_emu_thread *thread, mxa_emu_gathering *known, mxa_emu_gathering *proxy)
 {
-    mxa_emu_thread *thread = mxa_emu_now->thread;
     mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
     if (mxa_emu_now->options.checks) {
         mxa_emu_gather(clocks, known, thread->known);
@@ -387,6 +386,11 @@ void mxa_emu_publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy)
         mxa_emu_gather_component(clocks, proxy, thread->component, thread->own_proxy);
         thread->own++;
     }
+}
+
+void mxa_emu_publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy)
+{
+    mxa_emu_publish_of(mxa_emu_now->thread, known, proxy);
 }
 
 void mxa_emu_acquire(mxa_emu_thread *thread, const mxa_emu_clock *known, const mxa_emu_clock *proxy)
