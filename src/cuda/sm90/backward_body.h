@@ -56,27 +56,18 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 
-#define BACKWARD_PASTE2(a, b) a##_##b
-#define BACKWARD_PASTE(a, b)  BACKWARD_PASTE2(a, b)
-#define BACKWARD(name)        BACKWARD_PASTE(BACKWARD_NAME, name)
-
-#define TILE_Q      MXA_BACKWARD_TILE_Q
-#define WARPGROUPS  BACKWARD_WARPGROUPS
-#define KEYS        MXA_BACKWARD_KEYS
-#define TILE_K      (KEYS * WARPGROUPS)
-#define KV_BYTES    (TILE_K * BACKWARD_D)
-#define Q_BYTES     (TILE_Q * BACKWARD_D)
-#define STAGE_BYTES (4 * Q_BYTES)
-#define STAGES      3
-#define RING        8 /* a power of two; a writer may be STAGES + W steps behind the producer */
-#define TILES                                                                                      \
-    4 /* a power of two; the producer finds the next tile while this one's last                    \
-       * steps and the one before's end are worked on */
+#define TILE_Q        MXA_BACKWARD_TILE_Q
+#define WARPGROUPS    BACKWARD_WARPGROUPS
+#define KEYS          MXA_BACKWARD_KEYS
+#define TILE_K        (KEYS * WARPGROUPS)
+#define KV_BYTES      (TILE_K * BACKWARD_D)
+#define Q_BYTES       (TILE_Q * BACKWARD_D)
+#define STAGE_BYTES   (4 * Q_BYTES)
+#define STAGES        3
 #define DS_BYTES      (TILE_Q * TILE_K)
 #define KEYS_BYTES    (TILE_K / MXA_BACKWARD_GROUP * 16) /* a tile's mxa_backward_key_record */
 #define STAGING_BYTES (64 * BACKWARD_D)                  /* a warp's 16 rows of dQ in FP32 */
 #define ACCUMULATORS  (BACKWARD_D / 2)
-#define BACKWARD_LANE (dev_thread_again() & 31) /* WHY again: no register is free for it */
 
 #define AT_K         0
 #define AT_V         (AT_K + KV_BYTES)
@@ -91,22 +82,14 @@
 #define AT_END       (AT_BARRIERS + 8 * (2 * STAGES + 4 * WARPGROUPS + 4))
 #define SHARED_BYTES (AT_END + (BACKWARD_D == 128 ? 0 : 1008)) /* WHY 0: dev.h aligns to 1024 */
 
-#define STAGE_AT(s)   (shared + AT_STAGES + (uint32_t)(s)*STAGE_BYTES)
-#define RECORD_AT(s)  (shared + AT_RECORDS + (uint32_t)(s)*MXA_BACKWARD_RECORD)
-#define STEP_AT(i)    (shared + AT_STEPS + (uint32_t)((i) & (RING - 1)) * BACKWARD_STEP_BYTES)
-#define TILE_AT(i)    (shared + AT_TILES + (uint32_t)((i) & (TILES - 1)) * BACKWARD_TILE_BYTES)
-#define FULL(s)       (shared + AT_BARRIERS + 8 * (uint32_t)(s))
-#define EMPTY(s)      (shared + AT_BARRIERS + 8 * (uint32_t)(STAGES + (s)))
-#define KV_FULL       (shared + AT_BARRIERS + 8 * (2 * STAGES))
-#define KV_EMPTY      (shared + AT_BARRIERS + 8 * (2 * STAGES + 1))
-#define KT_FULL       (shared + AT_BARRIERS + 8 * (2 * STAGES + 2))
-#define KT_EMPTY      (shared + AT_BARRIERS + 8 * (2 * STAGES + 3))
 #define DS_FULL(i)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + (i)))
 #define DS_EMPTY(i)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + WARPGROUPS + (i)))
 #define DQ_FULL(w)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + 2 * WARPGROUPS + (w)))
 #define DQ_EMPTY(w)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + 3 * WARPGROUPS + (w)))
 #define DS_AT(i)      (shared + AT_DS + (uint32_t)(i)*DS_BYTES)
 #define STAGING_AT(w) (shared + AT_STAGING + (uint32_t)(w) * (4 * STAGING_BYTES))
+
+#include "cuda/sm90/backward_pipeline_body.h"
 
 MXA_STATIC_ASSERT(BACKWARD_D == 64 || BACKWARD_D == 128, "head_dim of this body");
 MXA_STATIC_ASSERT(SHARED_BYTES <= 232448, "shared memory of one CTA");
@@ -132,21 +115,6 @@ MXA_STATIC_ASSERT(WARPGROUPS == 2 || WARPGROUPS == STAGES, "a turn is a stage, o
 #define BACKWARD_MMA_Q_FIRST wgmma_ss_m64n64_f32_first
 #define BACKWARD_MMA_Q       wgmma_ss_m64n64_f32
 #endif
-
-/* A stage of the pipeline of steps. */
-typedef struct BACKWARD(place) {
-    int step, stage; /* steps so far in this CTA; stage = step % STAGES */
-    uint32_t parity; /* of the stage's barriers */
-} BACKWARD(place);
-
-MXA_DEVICE void BACKWARD(advance)(BACKWARD(place) * place)
-{
-    place->step++;
-    if (++place->stage == STAGES) {
-        place->stage = 0;
-        place->parity ^= 1;
-    }
-}
 
 /* Warpgroups take turns, and so do buffers of dS: a step's number is its dS's and that of the
  * warpgroup that makes dQ of the step before. `round`: the parity of what is used once a round. */
@@ -482,62 +450,4 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
     }
 }
 
-#undef BACKWARD_PASTE2
-#undef BACKWARD_PASTE
-#undef BACKWARD
-#undef TILE_Q
-#undef WARPGROUPS
-#undef KEYS
-#undef TILE_K
-#undef CONSUMER_REGISTERS
-#undef PRODUCER_REGISTERS
-#undef DS_AT
-#undef KV_BYTES
-#undef Q_BYTES
-#undef STAGE_BYTES
-#undef STAGES
-#undef RING
-#undef TILES
-#undef DS_BYTES
-#undef KEYS_BYTES
-#undef STAGING_BYTES
-#undef ACCUMULATORS
-#undef BACKWARD_LANE
-#undef BACKWARD_WIDTH
-#undef BACKWARD_FIRST_DIM
-#undef BACKWARD_OWN_STAGING
-#undef BACKWARD_SUMS_HEAD
-#undef AT_K
-#undef AT_V
-#undef AT_KT
-#undef AT_STAGES
-#undef AT_DS
-#undef AT_STAGING
-#undef AT_RECORDS
-#undef AT_STEPS
-#undef AT_TILES
-#undef AT_BARRIERS
-#undef AT_END
-#undef SHARED_BYTES
-#undef STAGE_AT
-#undef RECORD_AT
-#undef STEP_AT
-#undef TILE_AT
-#undef FULL
-#undef EMPTY
-#undef KV_FULL
-#undef KV_EMPTY
-#undef DS_FULL
-#undef DS_EMPTY
-#undef DQ_FULL
-#undef DQ_EMPTY
-#undef KT_FULL
-#undef KT_EMPTY
-#undef STAGING_AT
-#undef BACKWARD_MMA_KEYS
-#undef BACKWARD_MMA_Q_FIRST
-#undef BACKWARD_MMA_Q
-#undef BACKWARD_NAME
-#undef BACKWARD_D
-#undef BACKWARD_SOFTCAP
-#undef BACKWARD_WARPGROUPS
+#include "cuda/sm90/backward_end.h"

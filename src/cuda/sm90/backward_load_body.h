@@ -4,25 +4,11 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 
-/* load_keys: K, V and their factors of tile `index` of the list, and what is to know of it. */
-MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
-                                    int count)
+/* Tokens of one head, a box of them. */
+MXA_DEVICE void BACKWARD(load_rows)(mxa_shared to, const mxa_device_map *map, int row, int head,
+                                    mxa_shared barrier)
 {
-    const mxa_shared at = TILE_AT(count);
-    backward_tile_find(params, TILE_K, index, at);
-    backward_tile_write_factors(params, at);
-    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
-    if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
-        mbarrier_arrive(KV_FULL);
-        return;
-    }
-    const mxa_u32x2 place = dev_load_shared_u32x2(at + BACKWARD_TILE_PLACE); /* kv_head, k_row */
-    const uint64_t group = (uint64_t)place.x * (uint64_t)(params->k_rows / MXA_BACKWARD_GROUP) +
-                           (uint64_t)(place.y / MXA_BACKWARD_GROUP);
-    mbarrier_arrive_expect(KV_FULL, 2 * KV_BYTES + KEYS_BYTES);
-    tma_load_3d(shared + AT_K, &params->k_map, 0, (int)place.y, (int)place.x, KV_FULL);
-    bulk_load(at + BACKWARD_TILE_KEYS, params->k_records + 16 * group, KEYS_BYTES, KV_FULL);
-    tma_load_3d(shared + AT_V, &params->v_map, 0, (int)place.y, (int)place.x, KV_FULL);
+    tma_load_3d(to, map, 0, row, head, barrier);
 }
 
 /* load_keys: K^T of the CTA's `count`th tile. WHY apart: it is needed later than K and V, and its
@@ -61,10 +47,10 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     const int q_tile = (int)first.y + j;
     const uint64_t block = (uint64_t)(q_head * params->q_tiles + q_tile);
     mbarrier_arrive_expect(full, STAGE_BYTES + MXA_BACKWARD_RECORD);
-    tma_load_3d(stage, &params->q_map, 0, (int)first.x + j * TILE_Q, q_head, full);
+    BACKWARD(load_rows)(stage, &params->q_map, (int)first.x + j * TILE_Q, q_head, full);
     bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORD,
               MXA_BACKWARD_RECORD, full);
-    tma_load_3d(stage + Q_BYTES, &params->dout_map, 0, q_tile * TILE_Q, q_head, full);
+    BACKWARD(load_rows)(stage + Q_BYTES, &params->dout_map, q_tile * TILE_Q, q_head, full);
     bulk_load(stage + 2 * Q_BYTES, params->dout_t + block * Q_BYTES, Q_BYTES, full);
     bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);
 }

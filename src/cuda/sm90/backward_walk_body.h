@@ -1,8 +1,29 @@
-/* backward_walk_body.h: the producer's walk over tiles and steps, and dQ's sums in order; part of
- * backward_body.h and backward_wide_body.h.
+/* backward_walk_body.h: the producer's walk over tiles and steps, its loads of keys, and dQ's sums
+ * in order; part of backward_body.h and backward_wide_body.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+
+/* load_keys: K, V and their factors of tile `index` of the list, and what is to know of it. */
+MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
+                                    int count)
+{
+    const mxa_shared at = TILE_AT(count);
+    backward_tile_find(params, TILE_K, index, at);
+    backward_tile_write_factors(params, at);
+    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
+    if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
+        mbarrier_arrive(KV_FULL);
+        return;
+    }
+    const mxa_u32x2 place = dev_load_shared_u32x2(at + BACKWARD_TILE_PLACE); /* kv_head, k_row */
+    const uint64_t group = (uint64_t)place.x * (uint64_t)(params->k_rows / MXA_BACKWARD_GROUP) +
+                           (uint64_t)(place.y / MXA_BACKWARD_GROUP);
+    mbarrier_arrive_expect(KV_FULL, 2 * KV_BYTES + KEYS_BYTES);
+    BACKWARD(load_rows)(shared + AT_K, &params->k_map, (int)place.y, (int)place.x, KV_FULL);
+    bulk_load(at + BACKWARD_TILE_KEYS, params->k_records + 16 * group, KEYS_BYTES, KV_FULL);
+    BACKWARD(load_rows)(shared + AT_V, &params->v_map, (int)place.y, (int)place.x, KV_FULL);
+}
 
 /* load: the producer walks the tiles and their steps, and ends with a tile of -1 steps. Queries
  * come last ones first: with a diagonal that is where all tiles of keys begin, so that those of one

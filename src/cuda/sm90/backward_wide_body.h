@@ -49,10 +49,6 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 
-#define BACKWARD_PASTE2(a, b) a##_##b
-#define BACKWARD_PASTE(a, b)  BACKWARD_PASTE2(a, b)
-#define BACKWARD(name)        BACKWARD_PASTE(BACKWARD_NAME, name)
-
 #define BACKWARD_D          256
 #define BACKWARD_WARPGROUPS 2
 #define TILE_Q              MXA_BACKWARD_TILE_Q
@@ -63,13 +59,10 @@
 #define Q_BYTES             (2 * BOX_BYTES)
 #define STAGE_BYTES         (4 * Q_BYTES)
 #define STAGES              2
-#define RING                8 /* as in backward_body.h, and so is the next */
-#define TILES               4
 #define DS_BYTES            (TILE_Q * TILE_K)
 #define KEYS_BYTES          (TILE_K / MXA_BACKWARD_GROUP * 16)
 #define STAGING_BYTES       (32 * PART) /* a warp's 16 rows of dQ in FP16 */
 #define ACCUMULATORS        (PART / 2)
-#define BACKWARD_LANE       (dev_thread_again() & 31)
 
 #define AT_K         0
 #define AT_V         (AT_K + KV_BYTES)
@@ -84,16 +77,6 @@
 #define AT_END       (AT_BARRIERS + 8 * (2 * STAGES + 12))
 #define SHARED_BYTES (AT_END + 1008)
 
-#define STAGE_AT(s)   (shared + AT_STAGES + (uint32_t)(s)*STAGE_BYTES)
-#define RECORD_AT(s)  (shared + AT_RECORDS + (uint32_t)(s)*MXA_BACKWARD_RECORD)
-#define STEP_AT(i)    (shared + AT_STEPS + (uint32_t)((i) & (RING - 1)) * BACKWARD_STEP_BYTES)
-#define TILE_AT(i)    (shared + AT_TILES + (uint32_t)((i) & (TILES - 1)) * BACKWARD_TILE_BYTES)
-#define FULL(s)       (shared + AT_BARRIERS + 8 * (uint32_t)(s))
-#define EMPTY(s)      (shared + AT_BARRIERS + 8 * (uint32_t)(STAGES + (s)))
-#define KV_FULL       (shared + AT_BARRIERS + 8 * (2 * STAGES))
-#define KV_EMPTY      (shared + AT_BARRIERS + 8 * (2 * STAGES + 1))
-#define KT_FULL       (shared + AT_BARRIERS + 8 * (2 * STAGES + 2))
-#define KT_EMPTY      (shared + AT_BARRIERS + 8 * (2 * STAGES + 3))
 #define DS_FULL(i)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + ((i)&1)))
 #define DS_EMPTY(i)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 6 + ((i)&1)))
 #define DQ_FULL(w)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 8 + (w)))
@@ -101,24 +84,11 @@
 #define DS_AT(i)      (shared + AT_DS + (uint32_t)((i)&1) * DS_BYTES)
 #define STAGING_AT(w) (shared + AT_STAGING + (uint32_t)(w) * (4 * STAGING_BYTES))
 
+#include "cuda/sm90/backward_pipeline_body.h"
+
 MXA_STATIC_ASSERT(SHARED_BYTES <= 232448, "shared memory of one CTA");
 MXA_STATIC_ASSERT(SHARED_BYTES == MXA_BACKWARD_SHARED_WIDE, "the host's number");
 MXA_STATIC_ASSERT(MXA_BACKWARD_RECORD % 16 == 0, "records are copied in 16 bytes");
-
-/* A stage of the pipeline of steps. */
-typedef struct BACKWARD(place) {
-    int step, stage; /* steps so far in this CTA; stage = step % STAGES */
-    uint32_t parity; /* of the stage's barriers */
-} BACKWARD(place);
-
-MXA_DEVICE void BACKWARD(advance)(BACKWARD(place) * place)
-{
-    place->step++;
-    if (++place->stage == STAGES) {
-        place->stage = 0;
-        place->parity ^= 1;
-    }
-}
 
 /* What one consumer thread keeps over a tile's steps. */
 typedef struct BACKWARD(own) {
@@ -410,57 +380,4 @@ MXA_KERNEL(BACKWARD_NAME, 384, mxa_backward_params, parameters)
     }
 }
 
-#undef BACKWARD_PASTE2
-#undef BACKWARD_PASTE
-#undef BACKWARD
-#undef BACKWARD_D
-#undef BACKWARD_WARPGROUPS
-#undef TILE_Q
-#undef TILE_K
-#undef PART
-#undef BOX_BYTES
-#undef KV_BYTES
-#undef Q_BYTES
-#undef STAGE_BYTES
-#undef STAGES
-#undef RING
-#undef TILES
-#undef DS_BYTES
-#undef KEYS_BYTES
-#undef STAGING_BYTES
-#undef ACCUMULATORS
-#undef BACKWARD_LANE
-#undef AT_K
-#undef AT_V
-#undef AT_KT
-#undef AT_STAGES
-#undef AT_DS
-#undef AT_STAGING
-#undef AT_RECORDS
-#undef AT_STEPS
-#undef AT_TILES
-#undef AT_BARRIERS
-#undef AT_END
-#undef SHARED_BYTES
-#undef STAGE_AT
-#undef RECORD_AT
-#undef STEP_AT
-#undef TILE_AT
-#undef FULL
-#undef EMPTY
-#undef KV_FULL
-#undef KV_EMPTY
-#undef KT_FULL
-#undef KT_EMPTY
-#undef DS_FULL
-#undef DS_EMPTY
-#undef DQ_FULL
-#undef DQ_EMPTY
-#undef DS_AT
-#undef STAGING_AT
-#undef BACKWARD_WIDTH
-#undef BACKWARD_FIRST_DIM
-#undef BACKWARD_OWN_STAGING
-#undef BACKWARD_SUMS_HEAD
-#undef BACKWARD_NAME
-#undef BACKWARD_SOFTCAP
+#include "cuda/sm90/backward_end.h"

@@ -5,32 +5,11 @@
  */
 
 /* 64 tokens of one head, in two boxes. */
-MXA_DEVICE void BACKWARD(load_boxes)(mxa_shared to, const mxa_device_map *map, int row, int head,
-                                     mxa_shared barrier)
+MXA_DEVICE void BACKWARD(load_rows)(mxa_shared to, const mxa_device_map *map, int row, int head,
+                                    mxa_shared barrier)
 {
     tma_load_3d(to, map, 0, row, head, barrier);
     tma_load_3d(to + BOX_BYTES, map, PART, row, head, barrier);
-}
-
-/* load_keys: K, V and their factors of tile `index` of the list, and what is to know of it. */
-MXA_DEVICE void BACKWARD(load_keys)(const mxa_backward_params *params, mxa_shared shared, int index,
-                                    int count)
-{
-    const mxa_shared at = TILE_AT(count);
-    backward_tile_find(params, TILE_K, index, at);
-    backward_tile_write_factors(params, at);
-    mbarrier_wait(KV_EMPTY, (uint32_t)(count & 1) ^ 1);
-    if (dev_load_shared_u32(at + BACKWARD_TILE_STEPS) == 0) {
-        mbarrier_arrive(KV_FULL);
-        return;
-    }
-    const mxa_u32x2 place = dev_load_shared_u32x2(at + BACKWARD_TILE_PLACE); /* kv_head, k_row */
-    const uint64_t group = (uint64_t)place.x * (uint64_t)(params->k_rows / MXA_BACKWARD_GROUP) +
-                           (uint64_t)(place.y / MXA_BACKWARD_GROUP);
-    mbarrier_arrive_expect(KV_FULL, 2 * KV_BYTES + KEYS_BYTES);
-    BACKWARD(load_boxes)(shared + AT_K, &params->k_map, (int)place.y, (int)place.x, KV_FULL);
-    bulk_load(at + BACKWARD_TILE_KEYS, params->k_records + 16 * group, KEYS_BYTES, KV_FULL);
-    BACKWARD(load_boxes)(shared + AT_V, &params->v_map, (int)place.y, (int)place.x, KV_FULL);
 }
 
 /* load_keys: K^T of the CTA's `count`th tile, needed later than K and V, and its place is free
@@ -60,8 +39,8 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     const int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
     mbarrier_arrive_expect(full, STAGE_BYTES + MXA_BACKWARD_RECORD);
     const mxa_u32x2 first = dev_load_shared_u32x2(at + BACKWARD_TILE_QUERIES);
-    BACKWARD(load_boxes)(stage, &params->q_map, (int)first.x + j * TILE_Q, q_head, full);
-    BACKWARD(load_boxes)
+    BACKWARD(load_rows)(stage, &params->q_map, (int)first.x + j * TILE_Q, q_head, full);
+    BACKWARD(load_rows)
     (stage + Q_BYTES, &params->dout_map, ((int)first.y + j) * TILE_Q, q_head, full);
     const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
     bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORD,
