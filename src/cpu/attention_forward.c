@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256, LANES_LEAST = 96, TASKS_ENOUGH = 24 };
+enum { ALIGNMENT = 256, LANES_LEAST = 96, TASKS_A_WORKER = 4 };
 
 /* Offsets into the workspace. */
 typedef struct layout {
@@ -154,9 +154,12 @@ static layout layout_of(const mxattn_plan *plan)
 }
 
 /* Lanes of a tile. A large tile decodes K and V less often; a small problem is better served by
- * enough tasks to share out. Depends on the plan alone. */
-static int64_t tile_q_of(const mxattn_attention_problem *p, const mxa_forward_kernel *kernel)
+ * enough tasks to share out. Bits do not depend on it, so it may follow the number of workers. */
+static int64_t tile_q_of(const mxattn_plan *plan, const mxa_forward_kernel *kernel)
 {
+    const mxattn_attention_problem *p = &plan->problem;
+    const int64_t workers = mxa_parallel_workers(plan->context);
+    const int64_t tasks_enough = workers > 1 ? workers * TASKS_A_WORKER : 1;
     const int64_t sequences = p->format == MXATTN_JAGGED ? 1 : p->batch;
     const int64_t lanes =
         tokens_most(p, 0) / (sequences ? sequences : 1) * (p->heads / p->kv_heads);
@@ -165,7 +168,7 @@ static int64_t tile_q_of(const mxattn_attention_problem *p, const mxa_forward_ke
     while (groups / 2 * kernel->lanes >= LANES_LEAST) {
         const int64_t tile = groups * kernel->lanes;
 
-        if ((lanes + tile - 1) / tile * sequences * p->kv_heads >= TASKS_ENOUGH)
+        if ((lanes + tile - 1) / tile * sequences * p->kv_heads >= tasks_enough)
             break;
         groups /= 2;
     }
@@ -179,7 +182,7 @@ void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
     const int64_t rows = tokens_most(p, 0) * p->heads;
 
     const int decode = p->max_seqlen_q * (p->heads / p->kv_heads) <= decode_lanes_most(plan);
-    const int64_t tile_q = decode ? decode_lanes_most(plan) : tile_q_of(p, kernel);
+    const int64_t tile_q = decode ? decode_lanes_most(plan) : tile_q_of(plan, kernel);
 
     snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
              "mxa_%s_attention_%s_%s_%lldx%d_d%lld%s%s", kernel->isa, decode ? "decode" : "forward",
@@ -358,7 +361,7 @@ static void run_tiles(const mxattn_plan *plan, mxa_forward_job *job,
 {
     const mxattn_attention_problem *p = &plan->problem;
 
-    job->tile_q = tile_q_of(p, kernel);
+    job->tile_q = tile_q_of(plan, kernel);
     job->scratch_bytes = kernel->scratch_bytes(p->head_dim, p->head_dim_v, &job->part_scratch);
     mxa_parallel_for(plan->context, tile_prefix(job, first_tile) * p->kv_heads, kernel->task, job);
 }
