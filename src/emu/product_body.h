@@ -32,6 +32,8 @@ enum {
 /* WHY: gcc knows which variable a pointer comes from, and would find the address of thread-local
  * memory again in each block, by a call that no vector register survives. */
 #define PRODUCT_FORGET(pointer) __asm__("" : "+r"(pointer))
+/* WHY: gcc reads a vector that has two uses from memory twice. */
+#define PRODUCT_KEEP(vector) __asm__("" : "+x"(vector))
 #ifndef PRODUCT_MAX8
 #define PRODUCT_MAX8(a, b)  SELECT((a) > (b), a, b)
 #define PRODUCT_MAX16(a, b) SELECT((a) > (b), a, b)

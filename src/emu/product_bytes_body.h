@@ -1,15 +1,16 @@
 /* product_bytes_body.h: products of FP8 on Blackwell's tensor cores in integers of 16 bits; AVX2.
  *
  * What they are, and when they give the model's sum: product_integers_body.h. Four rows of A at a
- * time: sums of integers, largest exponents, then each output is aligned, added to its accumulator
- * and rounded. Included by product_body.h, whose vectors and general way it uses.
+ * time: sums of integers; outputs that nothing is cut from; of the blocks that are left, largest
+ * exponents, then each output is aligned, added to its accumulator and rounded. Included by
+ * product_body.h, whose vectors and general way it uses.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/product_integers_body.h"
 
 /* ------------------------------------------------------------------------------------------------
- * Four rows: sums of integers, largest exponents, what low elements add
+ * Four rows: sums of integers, last bits, what low elements add
  * --------------------------------------------------------------------------------------------- */
 
 typedef struct four_rows {
@@ -18,75 +19,69 @@ typedef struct four_rows {
     int8_t spare[ROWS][COLUMNS]; /* zeros below the last bit of any product, in units; or less */
     int32_t low[ROWS][COLUMNS];
     uint32_t meets[ROWS][COLUMNS / BLOCK]; /* bits of columns where two low elements meet */
+    int8_t limit[ROWS][COLUMNS]; /* bits that an accumulator may have; below 26: not exact */
+    uint8_t is_left[ROWS][COLUMNS / BLOCK]; /* 1: a block of outputs that is not done yet */
     integer_row row[ROWS];
 } four_rows;
 
-/* WHY by name: gcc keeps an array of eight accumulators in memory. */
-#define EIGHT_BEGIN(value)                                                                         \
-    __m256i s00 = (value), s01 = s00, s10 = s00, s11 = s00, s20 = s00, s21 = s00, s30 = s00,       \
-            s31 = s00
-#define EIGHT_STEP(i_row, word, add)                                                               \
-    do {                                                                                           \
-        const __m256i x = _mm256_set1_epi32(four->row[i_row].word);                                \
-        s##i_row##0 = add(s##i_row##0, x, b0);                                                     \
-        s##i_row##1 = add(s##i_row##1, x, b1);                                                     \
-    } while (0)
-#define EIGHT_STEPS(word, add)                                                                     \
-    EIGHT_STEP(0, word, add);                                                                      \
-    EIGHT_STEP(1, word, add);                                                                      \
-    EIGHT_STEP(2, word, add);                                                                      \
-    EIGHT_STEP(3, word, add)
-#define EIGHT_STORE(to, j, step)                                                                   \
-    do {                                                                                           \
-        const __m256i all[ROWS][2] = {{s00, s01}, {s10, s11}, {s20, s21}, {s30, s31}};             \
-        for (int r = 0; r < ROWS; r++) {                                                           \
-            _mm256_storeu_si256((__m256i *)(void *)&(to)[r][j], all[r][0]);                        \
-            _mm256_storeu_si256((__m256i *)(void *)&(to)[r][(j) + (step)], all[r][1]);             \
-        }                                                                                          \
-    } while (0)
 #define MULTIPLY_ADD(sum, x, y) _mm256_add_epi32(sum, _mm256_madd_epi16(x, y))
-#define LARGER_SUM(top, x, y)   _mm256_max_epi8(top, _mm256_add_epi8(x, y))
+
+/* WHY by name: gcc keeps an array of eight accumulators in memory. */
+#define TWO_STEP(v)                                                                                \
+    do {                                                                                           \
+        __m256i y = load_ints(&b->pair[k][j + (v)*LANES]);                                         \
+        PRODUCT_KEEP(y);                                                                           \
+        s0##v = MULTIPLY_ADD(s0##v, x0, y);                                                        \
+        s1##v = MULTIPLY_ADD(s1##v, x1, y);                                                        \
+    } while (0)
+#define TWO_STORE(v)                                                                               \
+    do {                                                                                           \
+        _mm256_storeu_si256((__m256i *)(void *)&four->sum[r][j + (v)*LANES], s0##v);               \
+        _mm256_storeu_si256((__m256i *)(void *)&four->sum[r + 1][j + (v)*LANES], s1##v);           \
+    } while (0)
 
 static void sum_integers(const integers *b, int n, four_rows *four)
 {
-    for (int j = 0; j < n; j += 2 * LANES) {
-        EIGHT_BEGIN(_mm256_setzero_si256());
-        for (int i = 0; i < PAIRS; i++) {
-            const __m256i b0 = load_ints(&b->pair[i][j]), b1 = load_ints(&b->pair[i][j + LANES]);
-            EIGHT_STEPS(pair[i], MULTIPLY_ADD);
+    for (int j = 0; j < n; j += 4 * LANES) {
+        for (int r = 0; r < ROWS; r += 2) {
+            const __m256i zero = _mm256_setzero_si256();
+            __m256i s00 = zero, s01 = zero, s02 = zero, s03 = zero;
+            __m256i s10 = zero, s11 = zero, s12 = zero, s13 = zero;
+            for (int k = 0; k < PAIRS; k++) {
+                const __m256i x0 = _mm256_set1_epi32(four->row[r].pair[k]);
+                const __m256i x1 = _mm256_set1_epi32(four->row[r + 1].pair[k]);
+                TWO_STEP(0);
+                TWO_STEP(1);
+                TWO_STEP(2);
+                TWO_STEP(3);
+            }
+            TWO_STORE(0);
+            TWO_STORE(1);
+            TWO_STORE(2);
+            TWO_STORE(3);
         }
-        EIGHT_STORE(four->sum, j, LANES);
     }
 }
 
-static void find_largest(const integers *b, int n, four_rows *four)
-{
-    for (int j = 0; j < n; j += 64) { /* beyond n: of stale lines, not used */
-        EIGHT_BEGIN(_mm256_set1_epi8(-127));
-        for (int k = 0; k < COUNT; k++) {
-            const __m256i b0 = load_ints(&b->exponent[k][j]),
-                          b1 = load_ints(&b->exponent[k][j + 32]);
-            EIGHT_STEPS(exponent[k], LARGER_SUM);
-        }
-        EIGHT_STORE(four->largest, j, 32);
-    }
-}
-
+/* Spare of an output: zeros below the last bit of any product, in units; or less. */
 static void find_spare(const integers *b, int n, four_rows *four)
 {
-    for (int j = 0; j < n; j += 32) {
-        for (int r = 0; r < ROWS; r++) {
-            const integer_row *a = &four->row[r];
-            __m256i last = _mm256_set1_epi8(2 * FAR8);
+    for (int r = 0; r < ROWS; r++) {
+        __m256i x[GROUPS];
+        PRODUCT_UNROLL
+        for (int g = 0; g < GROUPS; g++) {
+            x[g] = _mm256_set1_epi32(four->row[r].last[g]);
+        }
+        for (int j = 0; j < n; j += 32) {
+            __m256i least = _mm256_set1_epi8(2 * FAR8);
             PRODUCT_UNROLL
             for (int g = 0; g < GROUPS; g++) {
-                const __m256i x = _mm256_set1_epi32(a->last[g]);
-                last = _mm256_min_epi8(last, _mm256_add_epi8(x, load_ints(&b->last[g][j])));
+                least = _mm256_min_epi8(least, _mm256_adds_epi8(x[g], load_ints(&b->last[g][j])));
             }
-            const __m256i unit =
-                _mm256_add_epi8(load_ints(&b->unit8[j]), _mm256_set1_epi8((char)a->unit));
-            _mm256_storeu_si256((__m256i *)(void *)&four->spare[r][j],
-                                _mm256_subs_epi8(last, unit));
+            const __m256i limit = _mm256_adds_epi8(least, _mm256_set1_epi8(26 - UP));
+            _mm256_storeu_si256((__m256i *)(void *)&four->spare[r][j], least);
+            _mm256_storeu_si256((__m256i *)(void *)&four->limit[r][j],
+                                _mm256_min_epi8(limit, _mm256_set1_epi8(TERM_LOG2)));
         }
     }
 }
@@ -129,7 +124,115 @@ static void add_lows(const integers *b, int n, four_rows *four)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * Outputs
+ * Outputs that nothing is cut from
+ * --------------------------------------------------------------------------------------------- */
+
+/* A row's outputs on their way, in units of 2^up of their own. */
+typedef struct exact_row {
+    __m256 finer; /* 2^-(unit + up) */
+    __m256i large;
+    __m256 odd;
+} exact_row;
+
+static __m256 finer_of(const integer_row *a, int up)
+{
+    return _mm256_castsi256_ps(_mm256_set1_epi32((254 - up - a->unit - a->scale) << 23));
+}
+
+/* Eight outputs; where `large` or `odd` then is not 0, they are not exact. */
+PRODUCT_INLINE __m256 exact_eight(const integers *b, const four_rows *four, int r, int j, int up,
+                                  int lows, const uint32_t *c, exact_row *all)
+{
+    const __m256 finer = _mm256_mul_ps(all->finer, _mm256_loadu_ps(&b->finer[j]));
+    const __m256i unit = _mm256_sub_epi32(_mm256_set1_epi32(254 << 23), _mm256_castps_si256(finer));
+    __m256i sum = load_ints(&four->sum[r][j]);
+    if (lows && (four->row[r].lows || b->has_low[j / LANES])) {
+        sum = _mm256_add_epi32(sum, _mm256_srai_epi32(load_ints(&four->low[r][j]), FINER));
+    }
+    sum = _mm256_srai_epi32(sum, up);
+    if (c) {
+        const __m256 own = _mm256_mul_ps(_mm256_loadu_ps((const float *)(const void *)c), finer);
+        const __m256i term = _mm256_cvttps_epi32(own);
+        const __m256i limit = _mm256_cvtepi8_epi32(
+            _mm_loadl_epi64((const __m128i *)(const void *)&four->limit[r][j]));
+        const __m256 back = _mm256_cvtepi32_ps(term);
+        all->odd = _mm256_or_ps(all->odd, _mm256_cmp_ps(own, back, _CMP_NEQ_UQ));
+        all->large = _mm256_or_si256(all->large, _mm256_srlv_epi32(_mm256_abs_epi32(term), limit));
+        sum = _mm256_add_epi32(sum, term);
+    }
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_castsi256_ps(unit));
+}
+
+/* A block of a row; 0: something may be cut, d stays. c may be d, or NULL for zeros. */
+PRODUCT_INLINE int exact_block(const integers *b, const four_rows *four, int r, int j, int up,
+                               int lows, __m256 finer, const uint32_t *c, uint32_t *d)
+{
+    __m256 x[BLOCK / LANES];
+    exact_row all = {finer, _mm256_setzero_si256(), _mm256_setzero_ps()};
+    PRODUCT_UNROLL
+    for (int v = 0; v < BLOCK / LANES; v++) {
+        const int at = v * LANES;
+        x[v] = exact_eight(b, four, r, j + at, up, lows, c ? c + at : c, &all);
+    }
+    const __m256i any_of = _mm256_or_si256(all.large, _mm256_castps_si256(all.odd));
+    if (!_mm256_testz_si256(any_of, any_of)) {
+        return 0;
+    }
+    PRODUCT_UNROLL
+    for (int v = 0; v < BLOCK / LANES; v++) {
+        _mm256_storeu_ps((float *)(void *)&d[v * LANES], x[v]);
+    }
+    return 1;
+}
+
+/* Outputs of a row that nothing is cut from; returns whether blocks are left, and which.
+ *
+ * An element's exponent is at most its unit + 13, so that no product has a bit above unit + 26, and
+ * the cut of the products is at unit + 1 or below. Products that all are multiples of 2^UP units
+ * lose nothing to it, nor does an accumulator that is such a multiple. One that is larger than all
+ * products moves the cut up, beyond their last bits only where it has more than spare + 26 bits. */
+PRODUCT_INLINE int exact_outputs(const integers *b, four_rows *four, int r, int n, int lows,
+                                 int accumulate, uint32_t *d)
+{
+    const integer_row *a = &four->row[r];
+    const int unit = a->unit + a->scale, least = unit + b->least_unit - 254;
+    const int fits = !a->special && unit > 0 && unit < 250 && b->least_unit > 0 &&
+                     b->most_unit < 254 && least >= LEAST_UNIT && unit + b->most_unit - 254 <= -UP;
+    const __m256 finer = finer_of(a, UP);
+    int left = 0;
+    for (int j = 0; j < n; j += BLOCK) {
+        const int at = j / BLOCK;
+        const __m256i limit = load_ints(&four->limit[r][j]);
+        const __m256i short_of = _mm256_cmpgt_epi8(_mm256_set1_epi8(26), limit);
+        const int done =
+            fits && !b->special[at] && !(lows && four->meets[r][at]) &&
+            _mm256_testz_si256(short_of, short_of) &&
+            exact_block(b, four, r, j, UP, lows, finer, accumulate ? d + j : NULL, d + j);
+        four->is_left[r][at] = (uint8_t)!done;
+        left |= !done;
+    }
+    return left;
+}
+
+/* All that can be done so, of four rows; returns whether anything is left. */
+static int finish_exactly(const mxa_emu_product *p, const integers *b, four_rows *four, int i)
+{
+    int left = 0;
+    for (int r = 0; r < ROWS; r++) {
+        uint32_t *d = p->d + (i + r) * p->stride;
+        if (b->lows || four->row[r].lows) {
+            left |= exact_outputs(b, four, r, p->n, 1, p->accumulate, d);
+        } else if (p->accumulate) {
+            left |= exact_outputs(b, four, r, p->n, 0, 1, d);
+        } else {
+            left |= exact_outputs(b, four, r, p->n, 0, 0, d);
+        }
+    }
+    return left;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Outputs that may be cut
  * --------------------------------------------------------------------------------------------- */
 
 /* x * 2^up; what is cut off is zero, or not used. */
@@ -358,8 +461,27 @@ static void block_in_general(const mxa_emu_product *p, general_way *way, int i, 
     }
 }
 
+/* What the other ways need, of a block. */
+static void look_closer(const mxa_emu_product *p, integers *b, four_rows *four, int r, int j)
+{
+    integer_row *a = &four->row[r];
+    load_exponents(p, b);
+    if (!a->has_exponents) {
+        load_row_exponents(p, a);
+    }
+    __m256i even = _mm256_set1_epi8(-127), odd = even;
+    PRODUCT_UNROLL
+    for (int k = 0; k < COUNT; k += 2) {
+        const __m256i x0 = _mm256_set1_epi32(a->exponent[k]);
+        const __m256i x1 = _mm256_set1_epi32(a->exponent[k + 1]);
+        even = _mm256_max_epi8(even, _mm256_add_epi8(x0, load_ints(&b->exponent[k][j])));
+        odd = _mm256_max_epi8(odd, _mm256_add_epi8(x1, load_ints(&b->exponent[k + 1][j])));
+    }
+    _mm256_storeu_si256((__m256i *)(void *)&four->largest[r][j], _mm256_max_epi8(even, odd));
+}
+
 /* WHY noinline: nothing may move out of the mode of rounding that it is called in. */
-static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, const integers *b,
+static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, integers *b,
                                                four_rows *four, columns *general)
 {
     static const uint32_t zeros[BLOCK];
@@ -375,17 +497,25 @@ static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, const i
         }
         if (!hopeless) {
             sum_integers(b, p->n, four);
-            find_largest(b, p->n, four);
             find_spare(b, p->n, four);
             add_lows(b, p->n, four);
+            if (!finish_exactly(p, b, four, i)) {
+                continue;
+            }
         }
         for (int r = 0; r < ROWS; r++) {
             uint32_t *d = p->d + (i + r) * p->stride;
             const int fit = !hopeless && !four->row[r].special;
             for (int j = 0; j < p->n; j += BLOCK) {
                 uint32_t result[BLOCK];
+                if (!hopeless && !four->is_left[r][j / BLOCK]) {
+                    continue;
+                }
                 const uint32_t *c = p->accumulate ? d + j : zeros;
                 const int fits = fit && !b->special[j / BLOCK];
+                if (fits) {
+                    look_closer(p, b, four, r, j);
+                }
                 if (fits && finish_quickly(b, four, r, j, c, d + j)) {
                     continue;
                 }
@@ -409,7 +539,7 @@ static int product_bytes(const mxa_emu_product *p, columns *general)
         p->n % BLOCK || p->m % ROWS || (p->b_k != 1 && p->b_n != 1) || !load_integers(p, &b)) {
         return 0;
     }
-    const integers *b_at = &b;
+    integers *b_at = &b;
     four_rows *four_at = &four;
     PRODUCT_FORGET(b_at);
     PRODUCT_FORGET(four_at);

@@ -2,14 +2,14 @@
  *
  * Within one step of 32 products the bits of an E4M3 row mostly lie within 14 of one another. Then
  * the row is integers times a power of two, and 16-bit multiply-adds give sums that nothing was cut
- * from. That is the model's sum wherever no product has bits below its cut, 25 places under the
- * largest term: known for sure from the last bits of row and column, four k's at a time. Elsewhere
- * the 32 products are cut one by one, or the block goes the way of product_body.h.
- *   unit    2^unit is worth 1 of a row's or column's integers
- *   last    exponent of the last bit of an element that is not 0
- *   low     an element that is smaller than its integers' reach: 2^-FINER units, added apart
- * No sum passes 2^31: an integer row's norm is below 2^15.5 (Cauchy-Schwarz). Conversions to FP32
- * are made in the processor's mode of rounding toward zero.
+ * from. That is the model's sum wherever no term has bits below its cut, 25 places under the
+ * largest one: known for sure from the last bits of row and column, four k's at a time, and from
+ * the largest that their products could be. Elsewhere the largest product is looked for; then the
+ * 32 products are cut one by one, or the block goes the way of product_body.h. unit    2^unit is
+ * worth 1 of a row's or column's integers last    exponent of the last bit of an element that is
+ * not 0 low     an element that is smaller than its integers' reach: 2^-FINER units, added apart No
+ * sum passes 2^31: an integer row's norm is below 2^15.5 (Cauchy-Schwarz). Conversions to FP32 are
+ * made in the processor's mode of rounding toward zero.
  *
  * Included by product_bytes_body.h.
  *
@@ -34,6 +34,9 @@ enum {
     GROUP = 4,    /* k's whose last bits have one minimum */
     GROUPS = COUNT / GROUP,
     FAR8 = 63,           /* last bit of nothing; twice it fits a byte */
+    UP = 2,              /* zeros at the end of sums that are taken away; accumulators below */
+    TERM_LOG2 = 30,      /* 2^TERM_LOG2 are then added to them within 32 bits */
+    LEAST_UNIT = -100,   /* of sums that become FP32 without a look; up to 0 */
     LARGE_LOG2 = 30,     /* sums beyond it are the general way's, */
     LEAST_FIELD = 27,    /* and where all terms are below it, */
     MOST_FIELD = 247,    /* or one beyond: as FP32's exponents */
@@ -42,7 +45,7 @@ enum {
 
 /* 32 codes, taken apart. */
 typedef struct taken {
-    __m256i code, exponent;
+    __m256i code;
     __m256i integer[2]; /* k in the order of _mm256_unpacklo, _mm256_unpackhi */
     int unit;
     uint32_t low; /* bit k: not in the integers */
@@ -66,10 +69,13 @@ typedef struct low_vector {
 typedef struct integers {
     /* lines of these are multiples of 32 bytes, and start at such */
     _Alignas(64) int32_t pair[PAIRS][COLUMNS + LANES];
-    int32_t unit[COLUMNS], scale[COLUMNS], scaled_unit[COLUMNS]; /* the sum of both */
+    int32_t scale[COLUMNS], scaled_unit[COLUMNS]; /* unit + scale */
     uint8_t by_column[COLUMNS][COUNT], by_k[COUNT][CODES];
-    int8_t exponent[COUNT][CODES], last[GROUPS][CODES], unit8[CODES];
-    int special[COLUMNS / BLOCK];
+    int8_t exponent[COUNT][CODES]; /* once `has_exponents` */
+    int8_t last[GROUPS][CODES];    /* above the column's unit */
+    float finer[COLUMNS];          /* 2^-(scaled_unit - 127) */
+    int least_unit, most_unit;     /* of scaled_unit */
+    int special[COLUMNS / BLOCK], has_exponents;
     low_element low[MOST_LOWS + MOST_LOW]; /* by column */
     low_vector low_vector[MOST_LOWS + MOST_LOW];
     int lows;
@@ -78,9 +84,10 @@ typedef struct integers {
 
 /* One row of A. */
 typedef struct integer_row {
-    int32_t pair[PAIRS], exponent[COUNT], last[GROUPS]; /* the same in all four bytes */
+    int32_t pair[PAIRS], last[GROUPS]; /* last: the same in all four bytes, as exponent */
+    int32_t exponent[COUNT];           /* once asked for */
     uint8_t code[COUNT];
-    int unit, scale, special, lows;
+    int unit, scale, has_exponents, special, lows;
     low_element low[MOST_LOW];
 } integer_row;
 
@@ -157,8 +164,6 @@ static void take_codes(taken *t, const uint8_t *code, int mantissa_bits)
     const int special = mantissa_bits == 3 ? MXA_FP8_NAN : 0x7C;
     t->special = _mm256_movemask_epi8(
                      _mm256_cmpgt_epi8(magnitude, _mm256_set1_epi8((char)(special - 1)))) != 0;
-    t->exponent = _mm256_blendv_epi8(_mm256_sub_epi8(at_least_1, _mm256_set1_epi8((char)bias)),
-                                     _mm256_set1_epi8(ZERO8), nothing);
     int base = largest_byte(_mm256_andnot_si256(nothing, at_least_1)) - reach;
     to_integers(t, significand, at_least_1, base);
     if (is_large(t)) {
@@ -219,6 +224,12 @@ static __m256i last_bits(__m256i code, int mantissa_bits)
                               _mm256_cmpeq_epi8(e, _mm256_set1_epi8(ZERO8)));
 }
 
+/* Last bits in units; nothing's is far above, such that two of it fit a byte. */
+static __m256i above_unit(__m256i last, __m256i unit)
+{
+    return _mm256_min_epi8(_mm256_subs_epi8(last, unit), _mm256_set1_epi8(FAR8));
+}
+
 /* B's codes by column and by k. */
 static void arrange(const mxa_emu_product *p, integers *b)
 {
@@ -240,26 +251,37 @@ static void arrange(const mxa_emu_product *p, integers *b)
     }
 }
 
+/* Of 32 columns: last bits, and what their units have in common. */
+static void load_block(integers *b, int j, int mantissa_bits, __m256i unit)
+{
+    for (int g = 0; g < GROUPS; g++) {
+        __m256i last = _mm256_set1_epi8(FAR8);
+        for (int k = g * GROUP; k < (g + 1) * GROUP; k++) {
+            last = _mm256_min_epi8(last, last_bits(load_ints(&b->by_k[k][j]), mantissa_bits));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)&b->last[g][j], above_unit(last, unit));
+    }
+    for (int l = j; l < j + BLOCK && !b->special[j / BLOCK]; l++) {
+        const int of = b->scaled_unit[l];
+        const int32_t bits = (254 - of) << 23; /* 2^(127 - of) */
+        b->least_unit = of < b->least_unit ? of : b->least_unit;
+        b->most_unit = of > b->most_unit ? of : b->most_unit;
+        memcpy(&b->finer[l], &bits, sizeof bits);
+    }
+}
+
 /* 0: more low elements than there is room for. */
 static int load_integers(const mxa_emu_product *p, integers *b)
 {
+    int8_t unit8[COLUMNS];
     const int mantissa_bits = mxa_dtype_mantissa_bits(p->step.b_type);
     arrange(p, b);
     memset(b->special, 0, sizeof b->special);
     memset(b->has_low, 0, sizeof b->has_low);
     b->lows = 0;
-    for (int j = 0; j < p->n; j += 32) {
-        for (int g = 0; g < GROUPS; g++) {
-            __m256i last = _mm256_set1_epi8(FAR8);
-            for (int k = g * GROUP; k < (g + 1) * GROUP; k++) {
-                const __m256i code = load_ints(&b->by_k[k][j]);
-                _mm256_storeu_si256((__m256i *)(void *)&b->exponent[k][j],
-                                    exponents_of(code, mantissa_bits));
-                last = _mm256_min_epi8(last, last_bits(code, mantissa_bits));
-            }
-            _mm256_storeu_si256((__m256i *)(void *)&b->last[g][j], last);
-        }
-    }
+    b->has_exponents = 0;
+    b->least_unit = 1000;
+    b->most_unit = -1000;
     for (int j = 0; j < p->n; j++) {
         taken t;
         int32_t pair[PAIRS];
@@ -268,7 +290,7 @@ static int load_integers(const mxa_emu_product *p, integers *b)
         for (int i = 0; i < PAIRS; i++) {
             b->pair[i][j] = pair[i];
         }
-        b->unit[j] = b->unit8[j] = (int8_t)t.unit;
+        unit8[j] = (int8_t)t.unit;
         b->scale[j] = p->scale_b ? p->scale_b[j] : 127;
         b->scaled_unit[j] = t.unit + b->scale[j];
         b->special[j / BLOCK] |= t.special | (b->scale[j] == MXA_SCALE_NAN);
@@ -288,6 +310,9 @@ static int load_integers(const mxa_emu_product *p, integers *b)
             b->lows += lows;
         }
     }
+    for (int j = 0; j < p->n; j += BLOCK) {
+        load_block(b, j, mantissa_bits, load_ints(&unit8[j]));
+    }
     return 1;
 }
 
@@ -299,25 +324,45 @@ static void load_integer_row(const mxa_emu_product *p, int i, integer_row *a)
     take_codes(&t, code, mantissa_bits);
     memcpy(a->code, code, COUNT);
     memcpy(a->pair, t.integer, sizeof a->pair);
-    for (int k = 0; k < COUNT; k += 8) {
-        int8_t e[COUNT];
-        _mm256_storeu_si256((__m256i *)(void *)e, t.exponent);
-        __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&e[k]));
-        x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x01010101));
-        _mm256_storeu_si256((__m256i *)(void *)&a->exponent[k], x);
-    }
     __m256i last = last_bits(t.code, mantissa_bits);
-    last = _mm256_min_epi8(last, _mm256_srli_epi64(last, 32));
-    last = _mm256_min_epi8(last, _mm256_srli_epi64(last, 16));
-    last = _mm256_min_epi8(last, _mm256_srli_epi64(last, 8));
+    last = above_unit(last, _mm256_set1_epi8((char)t.unit));
+    last = _mm256_min_epi8(last, _mm256_srli_epi32(last, 16));
+    last = _mm256_min_epi8(last, _mm256_srli_epi32(last, 8));
     int8_t least[COUNT];
     _mm256_storeu_si256((__m256i *)(void *)least, last);
     for (int g = 0; g < GROUPS; g++) {
         a->last[g] = (uint8_t)least[g * GROUP] * 0x01010101;
     }
     a->unit = t.unit;
+    a->has_exponents = 0;
     a->lows = t.low ? take_lows(&t, code, mantissa_bits, 0, a->low) : 0;
     a->scale = p->scale_a ? p->scale_a[i] : 127;
     a->special = t.special || a->scale == MXA_SCALE_NAN || a->lows > MOST_LOW;
     a->lows = a->special ? 0 : a->lows;
+}
+
+/* The exponents of all elements, for those who ask. */
+static void load_exponents(const mxa_emu_product *p, integers *b)
+{
+    const int mantissa_bits = mxa_dtype_mantissa_bits(p->step.b_type);
+    for (int k = 0; k < COUNT && !b->has_exponents; k++) {
+        for (int j = 0; j < p->n; j += BLOCK) {
+            _mm256_storeu_si256((__m256i *)(void *)&b->exponent[k][j],
+                                exponents_of(load_ints(&b->by_k[k][j]), mantissa_bits));
+        }
+    }
+    b->has_exponents = 1;
+}
+
+static void load_row_exponents(const mxa_emu_product *p, integer_row *a)
+{
+    int8_t e[COUNT];
+    _mm256_storeu_si256((__m256i *)(void *)e,
+                        exponents_of(load_ints(a->code), mxa_dtype_mantissa_bits(p->step.a_type)));
+    for (int k = 0; k < COUNT; k += 8) {
+        __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&e[k]));
+        x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x01010101));
+        _mm256_storeu_si256((__m256i *)(void *)&a->exponent[k], x);
+    }
+    a->has_exponents = 1;
 }
