@@ -18,7 +18,9 @@
 
 enum { WIDTH = 2 * VEC_LANES };
 
-VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
+/* columns: 1 where the rows of c lie side by side in a, a_step from unit to unit; else a has rows
+ * of units, a_step from one to the next. */
+VEC_INLINE void product(int m, int columns, float *c, int64_t c_row, int keep, const unit *a,
                         int64_t a_step, const unit *b, int64_t b_step, int64_t units)
 {
     tile_sum sum;
@@ -29,7 +31,10 @@ VEC_INLINE void product(int m, float *c, int64_t c_row, int keep, const unit *a,
         for (int j = 0; j < 2; j++)
             sum[i][j] = keep ? vec_load(c + i * c_row + j * VEC_LANES) : vec_set(0.0f);
     }
-    tile_dot_part(sum, m, 2, a, a_row, a_step, b, b_step, units);
+    if (columns)
+        tile_dot_columns(sum, m, 0, 2, a, a_step, b, b_step, units);
+    else
+        tile_dot_rows(sum, m, 0, 2, a, a_step, b, b_step, units);
     VEC_UNROLL
     for (int i = 0; i < m; i++) {
         VEC_UNROLL
@@ -53,7 +58,7 @@ static inline void product_rows(float *c, int64_t c_row, int keep, const unit *a
 static VEC_NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a,
                                       int64_t a_row, const unit *b, int64_t b_step, int64_t units)
 {
-    product(TILE_M, c, c_row, keep, a, a_row, 1, b, b_step, units);
+    product(TILE_M, 0, c, c_row, keep, a, a_row, b, b_step, units);
 }
 
 #endif
@@ -63,7 +68,7 @@ static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, cons
                                          int64_t a_step, const unit *b, int64_t b_step,
                                          int64_t units)
 {
-    product(TILE_M, c, c_row, keep, a, 1, a_step, b, b_step, units);
+    product(TILE_M, 1, c, c_row, keep, a, a_step, b, b_step, units);
 }
 
 /* One unit of a times those of its elements [first, end) of b that are in it. */
@@ -78,7 +83,7 @@ static void product_part(float *c, const unit *a, const unit *b, int first, int 
     for (int l = 0; l < WIDTH; l++)
         x[l] &= mask;
     memcpy(part, x, sizeof(part));
-    product(1, c, 0, 1, a, 0, 0, part, 0, 1);
+    product(1, 1, c, 0, 1, a, 0, part, 0, 1);
 }
 
 /* One row of c, over elements [first, end) of the contracted axis and no others: where a unit is
@@ -89,7 +94,7 @@ static VEC_NOINLINE void product_seen(float *c, int keep, const unit *a, int64_t
     const int past = (end + UNIT_DEPTH - 1) / UNIT_DEPTH;
 
     if (UNIT_DEPTH == 1) {
-        product(1, c, 0, keep, a + first * a_step, 0, a_step, b + first * b_step, b_step,
+        product(1, 1, c, 0, keep, a + first * a_step, a_step, b + first * b_step, b_step,
                 end - first);
         return;
     }

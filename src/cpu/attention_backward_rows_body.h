@@ -11,7 +11,7 @@
 #include "cpu/vec_tile.h"
 
 #include "cpu/attention_backward.h"
-#include "cpu/operand_body.h"
+#include "cpu/operand_load_body.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
 
@@ -19,34 +19,19 @@
 
 static const double log2_e = 1.4426950408889634074;
 
-/* Tokens [first, first+count) of a head, zeros up to `padded`: as rows (may be NULL) and joined
- * across tokens (may be NULL). Returns 1 when an element is a NaN or an infinity. */
+/* Tokens [first, first+count) of a head, zeros up to `padded`: as rows (may be NULL) and across
+ * tokens (may be NULL). Returns 1 when an element is a NaN or an infinity. */
 static int load_tokens(const mxa_operand *operand, int64_t first, int64_t count, int64_t padded,
-                       unit *rows, int64_t row_step, unit *joined, int64_t joined_step)
+                       unit *rows, int64_t row_step, unit *across, int64_t across_step)
 {
-    const int64_t dims = mxa_round_up(operand->dims, MXA_BLOCK);
-    operand_reader reader;
-    float row[UNIT_DEPTH][MXA_DIMS_MOST];
     int special = 0;
 
-    operand_read(&reader, operand);
-    for (int64_t t = 0; t < padded; t += UNIT_DEPTH) {
-        for (int i = 0; i < UNIT_DEPTH; i++) {
-            if (t + i < count)
-                special |= operand_row(&reader, first + t + i, row[i]);
-            else
-                memset(row[i], 0, (size_t)dims * sizeof(float));
-            if (rows)
-                units_from_row(row[i], dims, rows + (t + i) * row_step);
-        }
-        for (int64_t d = 0; joined && d < dims; d += VEC_LANES) {
-            vec part[UNIT_DEPTH];
-
-            for (int i = 0; i < UNIT_DEPTH; i++)
-                part[i] = vec_load(row[i] + d);
-            unit_store(joined + t / UNIT_DEPTH * joined_step + d, unit_join(part));
-        }
-    }
+    if (rows)
+        special |= operand_load_rows(operand, first, count, padded, rows, row_step);
+    if (across)
+        special |=
+            operand_load_across(operand, first, count, padded,
+                                mxa_round_up(operand->dims, MXA_BLOCK), across, across_step, PIECE);
     return special;
 }
 

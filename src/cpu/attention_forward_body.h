@@ -4,14 +4,14 @@
  * transposed (S^T = K Q^T), the softmax runs down columns without a reduction across lanes, and
  * O^T = V^T P^T is turned over once, at the end.
  *
- *   load     q once per tile; k and v for TILE_K keys at a time, decoded (operand_body.h)
+ *   load     q once per tile; k and v for TILE_K keys at a time, decoded (operand_load_body.h)
  *   scores   S^T, softcap, mask, column maxima
  *   softmax  integer row maximum, P rounded and kept in place of S^T, row sums of unrounded P
  *   values   O^T = alpha * O^T + V^T P^T
  *   finish   sink, division, centre, transposition, O and LSE stored
  *
  * Scratch of a worker, in units of four bytes, G = GROUPS, R = TILE_LANES:
- *   q [G][D/UNIT_DEPTH][R]   k [TILE_K][D/UNIT_DEPTH]   v panels (operand_body.h)
+ *   q [G][D/UNIT_DEPTH][R]   k [TILE_K][D/UNIT_DEPTH]   v panels (operand_load_body.h)
  *   o [G][Dv][R]             s [TILE_K][R]              m, l, low, high [G*R]   rows (staging)
  *
  * Included once by each attention_forward_*.c, after one vec_*.h.
@@ -20,8 +20,9 @@
  */
 #include "cpu/attention_forward.h"
 
+#include "cpu/attention_forward_product_body.h"
 #include "cpu/mask.h"
-#include "cpu/operand_body.h"
+#include "cpu/operand_load_body.h"
 #include "cpu/vec_tile.h"
 #include "mx/element.h"
 
@@ -44,7 +45,8 @@ typedef struct tile {
     mxa_operand k_operand, v_operand;
     unit *q, *k, *v, *rows;
     float *o, *s, *m, *l;
-    int32_t *low, *high; /* keys that a lane sees */
+    int32_t *low, *high;  /* keys that a lane sees */
+    uint8_t kept[GROUPS]; /* O of a group has been written */
 } tile;
 
 /* The keys [low, high) that some lane of a group sees; between full_low and full_high all do. */
@@ -52,9 +54,12 @@ typedef struct group_range {
     int64_t low, high, full_low, full_high;
 } group_range;
 
-/* Keys of a block that a group works on, within the block; multiples of TILE_M. */
+/* Keys of a block that a group works on, within the block; multiples of TILE_M. Vector j needs
+ * those from begin to end[j], which never decreases; from plain to plain_end every lane sees all,
+ * and no softcap changes their scores. */
 typedef struct key_range {
-    int64_t begin, end;
+    int64_t begin, end[TILE_N];
+    int64_t plain, plain_end;
 } key_range;
 
 /* A piece of scratch at *at, which moves on; NULL when only sizes are asked for. */
@@ -88,55 +93,67 @@ static int64_t tile_place(tile *t, unsigned char *base, int64_t head_dim, int64_
 
 static inline int64_t lane_row(const tile *t, int64_t lane)
 {
-    return (t->first_lane + lane) / t->job->group;
+    const int64_t group = t->job->group;
+
+    return group == 1 ? t->first_lane + lane : (t->first_lane + lane) / group;
 }
 
 static inline int64_t lane_head(const tile *t, int64_t lane)
 {
-    return t->kv_head * t->job->group + (t->first_lane + lane) % t->job->group;
+    const int64_t group = t->job->group;
+
+    return group == 1 ? t->kv_head : t->kv_head * group + (t->first_lane + lane) % group;
 }
 
 /* ------------------------------------------------------------------------------------------------
  * load
  * --------------------------------------------------------------------------------------------- */
 
-static void load_q(tile *t)
+/* Rows of one q head as units, `step` apart, times -1 or 0 where the softmax scale asks for it. */
+static void load_q_rows(const tile *t, int64_t head, int64_t row, int64_t count, unit *out,
+                        int64_t step)
 {
     const mxa_forward_job *job = t->job;
-    const mxa_sequence *sequence = &job->sequences_q[t->b];
     const int64_t dims = job->problem->head_dim;
-    const int64_t groups = (t->lanes + TILE_LANES - 1) / TILE_LANES;
     mxa_operand operand;
     operand_reader reader;
-    int64_t head = -1;
     float space[MXA_DIMS_MOST];
 
-    for (int64_t lane = 0; lane < groups * TILE_LANES; lane++) {
-        unit *staged = t->rows + lane % VEC_LANES * t->dim_units;
+    mxa_operand_open(&operand, &job->q, &job->sequences_q[t->b], t->b, head);
+    if (job->q_factor == 1.0f) {
+        (void)operand_load_rows(&operand, row, count, count, out, step);
+        return;
+    }
+    operand_read(&reader, &operand);
+    for (int64_t r = 0; r < count; r++) {
+        float *values = row_space(out + r * step, space);
 
-        if (lane < t->lanes) {
-            if (lane_head(t, lane) != head) {
-                head = lane_head(t, lane);
-                mxa_operand_open(&operand, &job->q, sequence, t->b, head);
-                operand_read(&reader, &operand);
-            }
-            float *row = row_space(staged, space);
+        operand_row(&reader, row + r, values);
+        for (int64_t d = 0; d < dims; d++)
+            values[d] *= job->q_factor;
+        if (UNIT_DEPTH > 1)
+            units_from_row(values, dims, out + r * step);
+    }
+}
 
-            operand_row(&reader, lane_row(t, lane), row);
-            for (int64_t d = 0; d < dims; d++)
-                row[d] *= job->q_factor;
-            if (UNIT_DEPTH > 1)
-                units_from_row(row, dims, staged);
-        } else {
-            memset(staged, 0, (size_t)t->dim_units * sizeof(unit));
-        }
-        if (lane % VEC_LANES == VEC_LANES - 1) {
-            const int64_t group = lane / TILE_LANES;
-            const int64_t first = lane % TILE_LANES - (VEC_LANES - 1);
+/* VEC_LANES lanes at a time: head by head, then turned over. */
+static void load_q(tile *t)
+{
+    const int64_t group = t->job->group, padded = mxa_round_up(t->lanes, TILE_LANES);
 
-            units_transpose(t->rows, t->dim_units, t->dim_units,
-                            t->q + group * t->dim_units * TILE_LANES + first, TILE_LANES);
-        }
+    for (int64_t lane = 0; lane < padded; lane += VEC_LANES) {
+        const int64_t left = t->lanes - lane < VEC_LANES ? t->lanes - lane : VEC_LANES;
+        const int64_t heads = left < group ? left : group;
+
+        if (left < VEC_LANES)
+            memset(t->rows, 0, (size_t)(VEC_LANES * t->dim_units) * sizeof(unit));
+        for (int64_t h = 0; h < heads; h++)
+            load_q_rows(t, lane_head(t, lane + h), lane_row(t, lane + h),
+                        (left - h + group - 1) / group, t->rows + h * t->dim_units,
+                        group * t->dim_units);
+        units_transpose(t->rows, t->dim_units, t->dim_units,
+                        t->q + lane / TILE_LANES * t->dim_units * TILE_LANES + lane % TILE_LANES,
+                        TILE_LANES);
     }
 }
 
@@ -166,7 +183,18 @@ static void load_lanes(tile *t)
         t->m[lane] = lane_start(t, real);
         t->l[lane] = 0.0f;
     }
-    memset(t->o, 0, (size_t)(padded * t->dims_v) * sizeof(float));
+    memset(t->kept, 0, sizeof(t->kept));
+}
+
+/* O = 0 for the groups that have none yet. */
+static void clear_o(tile *t)
+{
+    for (int64_t group = 0; group * TILE_LANES < t->lanes; group++) {
+        if (!t->kept[group])
+            memset(t->o + group * t->dims_v * TILE_LANES, 0,
+                   (size_t)(t->dims_v * TILE_LANES) * sizeof(float));
+        t->kept[group] = 1;
+    }
 }
 
 static group_range lane_range(const tile *t, int64_t first, int64_t lanes)
@@ -203,46 +231,10 @@ static void load_hide_special(const tile *t, int64_t first_key, int64_t keys, in
  * scores
  * --------------------------------------------------------------------------------------------- */
 
-#if defined(VEC_MATRIX)
-static void scores_tile(const unit *k, int64_t k_step, const unit *q, int64_t units, float *s,
-                        float *highest)
-{
-    matrix_product(s, TILE_LANES, 0, k, k_step, q, TILE_LANES, units);
-    VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++) {
-        const float *column = s + j * VEC_LANES;
-        vec most[2] = {vec_load(highest + j * VEC_LANES), vec_set(-INFINITY)};
-
-        for (int i = 0; i < TILE_M; i++)
-            most[i % 2] = vec_max(most[i % 2], vec_load(column + i * TILE_LANES));
-        vec_store(highest + j * VEC_LANES, vec_max(most[0], most[1]));
-    }
-}
-#else
-/* TILE_M keys: their rows of S^T, and the column maxima so far. */
-static VEC_NOINLINE void scores_tile(const unit *k, int64_t k_step, const unit *q, int64_t units,
-                                     float *s, float *highest)
-{
-    tile_sum sum;
-
-    tile_zero(sum);
-    tile_dot(sum, k, k_step, 1, q, TILE_LANES, units);
-    tile_store(s, TILE_LANES, sum);
-    VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++) {
-        vec most = vec_load(highest + j * VEC_LANES);
-
-        VEC_UNROLL
-        for (int i = 0; i < TILE_M; i++)
-            most = vec_max(most, sum[i][j]);
-        vec_store(highest + j * VEC_LANES, most);
-    }
-}
-#endif
-
-/* Softcap and mask over S^T, for the blocks that need either; the column maxima anew. */
+/* Softcap and mask over keys [begin, end) of S^T; adds to the column maxima. */
 static VEC_NOINLINE void scores_adjust(const tile *t, int64_t first_lane, int64_t first_key,
-                                       key_range keys, float *highest)
+                                       const key_range *keys, int64_t begin, int64_t end,
+                                       float *highest)
 {
     const float cap = t->job->softcap_log2;
 
@@ -250,9 +242,10 @@ static VEC_NOINLINE void scores_adjust(const tile *t, int64_t first_lane, int64_
     for (int j = 0; j < TILE_N; j++) {
         const ivec low = ivec_load(t->low + first_lane + j * VEC_LANES);
         const ivec high = ivec_load(t->high + first_lane + j * VEC_LANES);
-        vec most = vec_set(-INFINITY);
+        const int64_t last = end < keys->end[j] ? end : keys->end[j];
+        vec most = vec_load(highest + j * VEC_LANES);
 
-        for (int64_t key = keys.begin; key < keys.end; key++) {
+        for (int64_t key = begin; key < last; key++) {
             const ivec place = ivec_set((int32_t)(first_key + key));
             float *at = t->s + key * TILE_LANES + j * VEC_LANES;
             vec x = vec_load(at);
@@ -269,19 +262,25 @@ static VEC_NOINLINE void scores_adjust(const tile *t, int64_t first_lane, int64_
     }
 }
 
-static void scores(const tile *t, int64_t group, int64_t first_key, key_range keys, int adjust,
+static void scores(const tile *t, int64_t group, int64_t first_key, const key_range *keys,
                    float *highest)
 {
     const unit *q = t->q + group * t->dim_units * TILE_LANES;
     const int64_t units = MATRIX_UNITS > 1 ? t->dim_units : t->job->problem->head_dim / UNIT_DEPTH;
+    float unused[TILE_LANES]; /* maxima of scores that are not final */
+    int64_t key = keys->begin;
 
     for (int lane = 0; lane < TILE_LANES; lane++)
-        highest[lane] = -INFINITY;
-    for (int64_t key = keys.begin; key < keys.end; key += TILE_M)
-        scores_tile(t->k + key * t->dim_units, t->dim_units, q, units, t->s + key * TILE_LANES,
-                    highest);
-    if (adjust)
-        scores_adjust(t, group * TILE_LANES, first_key, keys, highest);
+        highest[lane] = unused[lane] = -INFINITY;
+    for (int from = 0; from < TILE_N; from++)
+        for (; key < keys->end[from]; key += TILE_M)
+            scores_tile(from, t->k + key * t->dim_units, t->dim_units, q, units,
+                        t->s + key * TILE_LANES,
+                        keys->plain <= key && key < keys->plain_end ? highest : unused);
+    if (keys->begin < keys->plain)
+        scores_adjust(t, group * TILE_LANES, first_key, keys, keys->begin, keys->plain, highest);
+    if (keys->plain_end < key)
+        scores_adjust(t, group * TILE_LANES, first_key, keys, keys->plain_end, key, highest);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -302,11 +301,13 @@ VEC_INLINE vec softmax_p(vec x, int e4m3, int keep, vec *p)
 /* One column of vectors: P over S^T in place, returns the column sums of unrounded P.
  * WHY no fused multiply-add: m came from a rounded product. Of scores beyond 2^24 the exact product
  * lies whole binades from it, and P of the maximum would be anything but 1, up to infinity. */
-VEC_INLINE vec softmax_column(float *s, key_range keys, vec scale, vec minus_m, int e4m3)
+VEC_INLINE vec softmax_column(float *s, int64_t begin, int64_t end, vec scale, vec minus_m,
+                              int e4m3)
 {
     vec sum = vec_set(0.0f);
 
-    for (int64_t key = keys.begin; key < keys.end; key += UNIT_DEPTH) {
+    VEC_UNROLL_TWICE
+    for (int64_t key = begin; key < end; key += UNIT_DEPTH) {
         vec p[UNIT_DEPTH];
 
         for (int i = 0; i < UNIT_DEPTH; i++) {
@@ -321,7 +322,7 @@ VEC_INLINE vec softmax_column(float *s, key_range keys, vec scale, vec minus_m, 
 
 /* Raises m to the integer above the new maxima, sets alpha = 2^(m_old - m), turns S^T into P and
  * adds to l. Returns 0 when every alpha is 1. */
-static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, key_range keys,
+static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, const key_range *keys,
                                 const float *highest, float *alpha)
 {
     const vec minus_infinity = vec_set(-INFINITY);
@@ -343,9 +344,9 @@ static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, key_range key
 
         raised |= mask_any(vec_less(before, now));
         if (t->job->e4m3)
-            sum = softmax_column(s, keys, scale, minus_m, 1);
+            sum = softmax_column(s, keys->begin, keys->end[j], scale, minus_m, 1);
         else
-            sum = softmax_column(s, keys, scale, minus_m, 0);
+            sum = softmax_column(s, keys->begin, keys->end[j], scale, minus_m, 0);
         vec_store(alpha + j * VEC_LANES, change);
         vec_store(m, now);
         vec_store(l, vec_fma(vec_load(l), change, sum));
@@ -356,47 +357,6 @@ static VEC_NOINLINE int softmax(const tile *t, int64_t first_lane, key_range key
 /* ------------------------------------------------------------------------------------------------
  * values
  * --------------------------------------------------------------------------------------------- */
-
-#if defined(VEC_MATRIX)
-static void values_tile(const unit *v, int64_t v_step, const unit *p, int64_t units,
-                        const float *alpha, float *o)
-{
-    for (int i = 0; alpha && i < TILE_M; i++)
-        VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++) {
-        float *at = o + i * TILE_LANES + j * VEC_LANES;
-
-        vec_store(at, vec_mul(vec_load(at), vec_load(alpha + j * VEC_LANES)));
-    }
-    matrix_product(o, TILE_LANES, 1, v, v_step, p, TILE_LANES, units);
-}
-#else
-/* TILE_M dimensions of O^T. */
-static VEC_NOINLINE void values_tile(const unit *v, int64_t v_step, const unit *p, int64_t units,
-                                     const float *alpha, float *o)
-{
-    tile_sum sum;
-
-    (void)v_step;
-
-    VEC_UNROLL
-    for (int i = 0; i < TILE_M; i++)
-        VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++)
-        sum[i][j] = vec_load(o + i * TILE_LANES + j * VEC_LANES);
-    if (alpha)
-        VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++) {
-        const vec factor = vec_load(alpha + j * VEC_LANES);
-
-        VEC_UNROLL
-        for (int i = 0; i < TILE_M; i++)
-            sum[i][j] = vec_mul(sum[i][j], factor);
-    }
-    tile_dot(sum, v, 1, TILE_M, p, TILE_LANES, units);
-    tile_store(o, TILE_LANES, sum);
-}
-#endif
 
 /* The elements that load_hide_special took out, for the lanes that see them: P > 0 times a NaN or
  * an infinity is that again. */
@@ -423,14 +383,19 @@ static void values_special(const tile *t, int64_t group, int64_t first_key, int6
     }
 }
 
-static void values(const tile *t, int64_t group, key_range keys, int64_t padded, const float *alpha)
+static void values(tile *t, int64_t group, const key_range *keys, int64_t padded,
+                   const float *alpha)
 {
-    const unit *p = (const unit *)(const void *)t->s + keys.begin / UNIT_DEPTH * TILE_LANES;
+    const unit *p = (const unit *)(const void *)t->s + keys->begin / UNIT_DEPTH * TILE_LANES;
     float *o = t->o + group * t->dims_v * TILE_LANES;
+    int64_t units[TILE_N];
 
+    for (int j = 0; j < TILE_N; j++)
+        units[j] = (keys->end[j] - keys->begin) / UNIT_DEPTH;
     for (int64_t d = 0; d < t->dims_v; d += TILE_M)
-        values_tile(t->v + panel_unit(keys.begin, d, padded), panel_step(padded), p,
-                    (keys.end - keys.begin) / UNIT_DEPTH, alpha, o + d * TILE_LANES);
+        values_tile(t->v + panel_unit(keys->begin, d, padded), panel_step(padded), p, units,
+                    t->kept[group] ? alpha : NULL, t->kept[group], o + d * TILE_LANES);
+    t->kept[group] = 1;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -499,7 +464,7 @@ static void finish_centre(const tile *t, int64_t head, float share, float *row)
         row[d] += isfinite(centre[d]) ? centre[d] * share : 0.0f;
 }
 
-static void finish(const tile *t)
+static void finish(tile *t)
 {
     const mxa_forward_job *job = t->job;
     const mxa_sequence *sequence = &job->sequences_q[t->b];
@@ -507,23 +472,21 @@ static void finish(const tile *t)
     const int64_t dims = job->problem->head_dim_v, padded = mxa_round_up(dims, VEC_LANES);
     float *rows = (float *)(void *)t->rows;
 
+    clear_o(t);
     for (int64_t first = 0; first < t->lanes; first += VEC_LANES) {
         const int64_t lanes = t->lanes - first < VEC_LANES ? t->lanes - first : VEC_LANES;
         const float *from = t->o + first / TILE_LANES * t->dims_v * TILE_LANES + first % TILE_LANES;
-        float divisor[VEC_LANES], share[VEC_LANES];
+        float inverse[VEC_LANES], share[VEC_LANES];
 
-        for (int64_t l = 0; l < VEC_LANES; l++) {
-            divisor[l] = 1.0f;
-            if (l < lanes)
-                divisor[l] = finish_lane(t, first + l, &share[l]);
-        }
+        for (int64_t l = 0; l < VEC_LANES; l++)
+            inverse[l] = l < lanes ? 1.0f / finish_lane(t, first + l, &share[l]) : 1.0f;
+        const vec factor = vec_load(inverse);
         for (int64_t d = 0; d < padded; d += VEC_LANES) {
             vec turn[VEC_LANES];
 
             for (int i = 0; i < VEC_LANES; i++)
-                turn[i] = d + i < t->dims_v
-                              ? vec_div(vec_load(from + (d + i) * TILE_LANES), vec_load(divisor))
-                              : vec_set(0.0f);
+                turn[i] = d + i < t->dims_v ? vec_mul(vec_load(from + (d + i) * TILE_LANES), factor)
+                                            : vec_set(0.0f);
             vec_transpose(turn);
             for (int i = 0; i < VEC_LANES; i++)
                 vec_store(rows + i * padded + d, turn[i]);
@@ -547,23 +510,47 @@ static void finish(const tile *t)
  * a tile
  * --------------------------------------------------------------------------------------------- */
 
+static inline int64_t clamp(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+static key_range keys_of(const tile *t, int64_t group, const group_range *range, int64_t first_key,
+                         int64_t padded)
+{
+    const int32_t *high = t->high + group * TILE_LANES;
+    key_range keys = {0};
+
+    keys.begin = clamp(range->low - first_key, 0, padded) / TILE_M * TILE_M;
+    for (int j = 0; j < TILE_N; j++) {
+        /* Rows see ever later keys, so that the last lane of a vector sees most. */
+        const int lane = MATRIX_UNITS > 1 ? TILE_LANES - 1 : (j + 1) * VEC_LANES - 1;
+
+        keys.end[j] = clamp(mxa_round_up(high[lane] - first_key, TILE_M), keys.begin, padded);
+    }
+    keys.plain = keys.plain_end = keys.begin;
+    if (t->job->softcap_log2 > 0.0f)
+        return keys;
+    const int64_t plain = clamp(range->full_low - first_key, keys.begin, padded);
+    const int64_t plain_end = clamp(range->full_high - first_key, 0, padded);
+
+    if (mxa_round_up(plain, TILE_M) < plain_end) {
+        keys.plain = mxa_round_up(plain, TILE_M);
+        keys.plain_end = plain_end / TILE_M * TILE_M;
+    }
+    return keys;
+}
+
 /* One group against the block of keys that is loaded. */
-static void attend(const tile *t, int64_t group, const group_range *range, int64_t first_key,
+static void attend(tile *t, int64_t group, const group_range *range, int64_t first_key,
                    int64_t keys, int64_t padded, int special)
 {
-    const int64_t last = range->high - first_key;
-    const int adjust = t->job->softcap_log2 > 0.0f || first_key < range->full_low ||
-                       first_key + padded > range->full_high;
+    const key_range work = keys_of(t, group, range, first_key, padded);
     float highest[TILE_LANES], alpha[TILE_LANES];
-    key_range work = {0, padded};
 
-    if (range->low > first_key)
-        work.begin = (range->low - first_key) / TILE_M * TILE_M;
-    if (last < padded)
-        work.end = mxa_round_up(last, TILE_M);
-    scores(t, group, first_key, work, adjust, highest);
-    const int raised = softmax(t, group * TILE_LANES, work, highest, alpha);
-    values(t, group, work, padded, raised ? alpha : NULL);
+    scores(t, group, first_key, &work, highest);
+    const int raised = softmax(t, group * TILE_LANES, &work, highest, alpha);
+    values(t, group, &work, padded, raised ? alpha : NULL);
     if (special)
         values_special(t, group, first_key, keys);
 }
@@ -584,7 +571,7 @@ static void tile_run(tile *t)
         const int64_t keys = end - key < TILE_K ? end - key : TILE_K;
         const int64_t padded = mxa_round_up(keys, TILE_M);
 
-        operand_load_rows(&t->k_operand, key, keys, padded, t->k);
+        (void)operand_load_rows(&t->k_operand, key, keys, padded, t->k, t->dim_units);
         const int special = operand_load_panels(&t->v_operand, key, keys, padded, t->v);
         if (special)
             load_hide_special(t, key, keys, padded);

@@ -77,6 +77,7 @@ static void part_tile(tile *t, const mxa_forward_job *job, int64_t b, int32_t wo
                job->problem->head_dim_v);
     t->lanes = job->sequences_q[b].used * job->group;
     load_lanes(t);
+    clear_o(t);
 }
 
 static float *part_q(const part *p)

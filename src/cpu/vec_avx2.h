@@ -18,6 +18,7 @@ enum { VEC_LANES = 8, UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 4, TILE_N = 3 };
 typedef __m256 vec;
 typedef __m256i ivec;
 typedef __m256 vmask;
+#define UNIT_IS_F32 1
 typedef float unit;
 typedef __m256 uvec;
 
@@ -64,6 +65,11 @@ static inline vec vec_fma(vec a, vec b, vec c)
 static inline vec vec_max(vec a, vec b)
 {
     return _mm256_max_ps(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+    return _mm256_min_ps(a, b);
 }
 
 static inline vec vec_ceil(vec x)
@@ -283,12 +289,23 @@ static inline void unit_store(unit *p, uvec x)
     _mm256_storeu_ps(p, x);
 }
 
+static inline void unit_store_pieces(unit *p, int64_t step, uvec x)
+{
+    _mm_storeu_ps(p, _mm256_castps256_ps128(x));
+    _mm_storeu_ps(p + step, _mm256_extractf128_ps(x, 1));
+}
+
 static inline uvec unit_broadcast(const unit *p)
 {
     return _mm256_broadcast_ss(p);
 }
 
 static inline uvec unit_join(const vec part[UNIT_DEPTH])
+{
+    return part[0];
+}
+
+static inline uvec unit_pack(const vec part[UNIT_DEPTH])
 {
     return part[0];
 }

@@ -31,9 +31,11 @@ typedef __m512 vec;
 typedef __m512i ivec;
 typedef __mmask16 vmask;
 #if defined(VEC_BF16_UNITS)
+#define UNIT_IS_F32 0
 typedef uint32_t unit;
 typedef __m512i uvec;
 #else
+#define UNIT_IS_F32 1
 typedef float unit;
 typedef __m512 uvec;
 #endif
@@ -81,6 +83,11 @@ static inline vec vec_fma(vec a, vec b, vec c)
 static inline vec vec_max(vec a, vec b)
 {
     return _mm512_max_ps(a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+    return _mm512_min_ps(a, b);
 }
 
 static inline vec vec_ceil(vec x)
@@ -303,6 +310,20 @@ static inline void unit_store(unit *p, uvec x)
     _mm512_storeu_si512(p, x);
 }
 
+#if defined(VEC_MATRIX)
+static inline void unit_store_pieces(unit *p, int64_t step, uvec x)
+{
+    (void)step;
+    _mm512_storeu_si512(p, x);
+}
+#else
+static inline void unit_store_pieces(unit *p, int64_t step, uvec x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_castsi512_si256(x));
+    _mm256_storeu_si256((__m256i *)(void *)(p + step), _mm512_extracti64x4_epi64(x, 1));
+}
+#endif
+
 static inline uvec unit_broadcast(const unit *p)
 {
     return _mm512_set1_epi32((int32_t)*p);
@@ -321,7 +342,6 @@ static inline uvec unit_join(const vec part[UNIT_DEPTH])
 /* Decoding E4M3 straight to BF16: a normal code is the same bits, shifted, plus a difference of the
  * exponents' biases, to which the scale is added; the seven subnormal ones are looked up. Exact
  * for scales from UNIT_SCALE_LEAST on. */
-#define UNITS_FROM_CODES
 enum { UNIT_SCALE_LEAST = 10 };
 
 typedef struct unit_decoder {
@@ -365,17 +385,17 @@ static inline int unit_decoder_special(const unit_decoder *decoder)
 }
 
 /* 32 codes along a row. */
-static inline void units_from_codes(unit_decoder *decoder, const uint8_t *codes, unit *out)
+static inline void units_from_codes(unit_decoder *decoder, const uint8_t *codes, uvec out[1])
 {
     const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)codes);
 
-    _mm512_storeu_si512(out, units_from_words(decoder, _mm512_cvtepu8_epi16(x)));
+    out[0] = units_from_words(decoder, _mm512_cvtepu8_epi16(x));
 }
 
 /* 32 codes in each of two rows, as units across them: fours are set apart first, so that what the
  * two unpack instructions interleave comes out in order. */
 static inline void units_from_two(unit_decoder *first, const uint8_t *codes, unit_decoder *second,
-                                  const uint8_t *codes_second, unit *out)
+                                  const uint8_t *codes_second, uvec out[2])
 {
     const __m256i fours = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)codes);
@@ -385,13 +405,20 @@ static inline void units_from_two(unit_decoder *first, const uint8_t *codes, uni
     const __m512i b =
         units_from_words(second, _mm512_cvtepu8_epi16(_mm256_permutevar8x32_epi32(y, fours)));
 
-    _mm512_storeu_si512(out, _mm512_unpacklo_epi16(a, b));
-    _mm512_storeu_si512(out + VEC_LANES, _mm512_unpackhi_epi16(a, b));
+    out[0] = _mm512_unpacklo_epi16(a, b);
+    out[1] = _mm512_unpackhi_epi16(a, b);
+}
+
+static inline uvec unit_pack(const vec part[UNIT_DEPTH])
+{
+    return (__m512i)_mm512_cvtne2ps_pbh(part[1], part[0]);
 }
 
 static inline uvec unit_along(const float *row)
 {
-    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(row + VEC_LANES), _mm512_loadu_ps(row));
+    const vec part[UNIT_DEPTH] = {_mm512_loadu_ps(row), _mm512_loadu_ps(row + VEC_LANES)};
+
+    return unit_pack(part);
 }
 
 static inline void unit_clear(unit *u, int part)
@@ -428,12 +455,23 @@ static inline void unit_store(unit *p, uvec x)
     _mm512_storeu_ps(p, x);
 }
 
+static inline void unit_store_pieces(unit *p, int64_t step, uvec x)
+{
+    _mm256_storeu_ps(p, _mm512_castps512_ps256(x));
+    _mm256_storeu_ps(p + step, _mm512_extractf32x8_ps(x, 1));
+}
+
 static inline uvec unit_broadcast(const unit *p)
 {
     return _mm512_set1_ps(*p);
 }
 
 static inline uvec unit_join(const vec part[UNIT_DEPTH])
+{
+    return part[0];
+}
+
+static inline uvec unit_pack(const vec part[UNIT_DEPTH])
 {
     return part[0];
 }

@@ -13,11 +13,14 @@
 /* VEC_UNROLL: before each short loop over a register tile; unrolled early, the tile stays in
  * registers. */
 #if defined(__clang__)
-#define VEC_UNROLL _Pragma("clang loop unroll(full)")
+#define VEC_UNROLL       _Pragma("clang loop unroll(full)")
+#define VEC_UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
 #elif defined(__GNUC__)
-#define VEC_UNROLL _Pragma("GCC unroll 16")
+#define VEC_UNROLL       _Pragma("GCC unroll 16")
+#define VEC_UNROLL_TWICE _Pragma("GCC unroll 2")
 #else
 #define VEC_UNROLL
+#define VEC_UNROLL_TWICE
 #endif
 #if defined(__GNUC__)
 #define VEC_INLINE   static inline __attribute__((always_inline))

@@ -5,7 +5,7 @@
  *
  *   VEC_ISA, VEC_NAME(x)   the instruction set, and x with its suffix
  *   vec, ivec, vmask       VEC_LANES of float, int32 and conditions
- *   vec_max(a, b)          b when either is a NaN
+ *   vec_max, vec_min       b when either of a, b is a NaN
  *   vec_ceil               to an integer, up
  *   vec_split(x, &whole)   whole = x rounded down, returns the rest; |x| < 2^22. NaN stays NaN
  *   vec_select(m, x, y)    x where m, else y
@@ -27,9 +27,12 @@
  * Operands of the GEMMs are held in units of four bytes: UNIT_DEPTH elements that follow each other
  * along the contracted axis, one FP32 or two BF16.
  *
+ *   UNIT_IS_F32            1: UNIT_DEPTH is 1; 0: a vocabulary has a unit_decoder of its own
  *   unit, uvec             one unit, VEC_LANES units
+ *   unit_store_pieces      x in pieces of TILE_M units, `step` apart; whole if it is no longer
  *   unit_join(part)        lane l: the unit of part[0][l] (and part[1][l])
- *   unit_along(p)          VEC_LANES units of consecutive elements
+ *   unit_pack(part)        VEC_LANES units of consecutive elements, those of part[0] first
+ *   unit_along(p)          the same from memory
  *   unit_clear(u, i)       sets element i of a unit to 0
  *   unit_part(u, i)        element i of a unit
  *   UNIT_ROUNDS            1: unit_join rounds to BF16, nearest even; 0: it keeps FP32
@@ -54,6 +57,7 @@ enum { VEC_LANES = 4, UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 4, TILE_N = 2 };
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t ivec __attribute__((vector_size(16)));
 typedef ivec vmask;
+#define UNIT_IS_F32 1
 typedef float unit;
 typedef vec uvec;
 
@@ -152,6 +156,11 @@ static inline vmask vec_is_nan(vec x)
 static inline vec vec_max(vec a, vec b)
 {
     return vec_select((vmask)(a > b), a, b);
+}
+
+static inline vec vec_min(vec a, vec b)
+{
+    return vec_select((vmask)(a < b), a, b);
 }
 
 static inline vmask mask_and(vmask a, vmask b)
@@ -297,12 +306,23 @@ static inline void unit_store(unit *p, uvec x)
     vec_store(p, x);
 }
 
+static inline void unit_store_pieces(unit *p, int64_t step, uvec x)
+{
+    (void)step;
+    vec_store(p, x);
+}
+
 static inline uvec unit_broadcast(const unit *p)
 {
     return vec_set(*p);
 }
 
 static inline uvec unit_join(const vec part[UNIT_DEPTH])
+{
+    return part[0];
+}
+
+static inline uvec unit_pack(const vec part[UNIT_DEPTH])
 {
     return part[0];
 }

@@ -1,0 +1,138 @@
+/* attention_forward_product_body.h: the register tiles of forward: TILE_M keys of S^T, TILE_M
+ * dimensions of O^T.
+ *
+ * WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
+ * Included by attention_forward_body.h, after a vec_*.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CPU_ATTENTION_FORWARD_PRODUCT_BODY_H
+#define MXA_CPU_ATTENTION_FORWARD_PRODUCT_BODY_H
+
+#include "cpu/vec_tile.h"
+
+#if defined(VEC_MATRIX)
+/* `from` is 0: a matrix product takes all lanes. */
+static void scores_tile(int from, const unit *k, int64_t k_step, const unit *q, int64_t units,
+                        float *s, float *highest)
+{
+    (void)from;
+    matrix_product(s, TILE_LANES, 0, k, k_step, q, TILE_LANES, units);
+    VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++) {
+        const float *column = s + j * VEC_LANES;
+        vec most[2] = {vec_load(highest + j * VEC_LANES), vec_set(-INFINITY)};
+
+        for (int i = 0; i < TILE_M; i++)
+            most[i % 2] = vec_max(most[i % 2], vec_load(column + i * TILE_LANES));
+        vec_store(highest + j * VEC_LANES, vec_max(most[0], most[1]));
+    }
+}
+#else
+/* TILE_M keys for the vectors from `from` on: their rows of S^T, and the column maxima so far. */
+VEC_INLINE void scores_tile_of(int from, const unit *k, int64_t k_step, const unit *q,
+                               int64_t units, float *s, float *highest)
+{
+    tile_sum sum;
+
+    tile_zero(sum);
+    tile_dot_rows(sum, TILE_M, from, TILE_N, k, k_step, q, TILE_LANES, units);
+    VEC_UNROLL
+    for (int i = 0; i < TILE_M; i++)
+        VEC_UNROLL
+    for (int j = from; j < TILE_N; j++)
+        vec_store(s + i * TILE_LANES + j * VEC_LANES, sum[i][j]);
+    VEC_UNROLL
+    for (int j = from; j < TILE_N; j++) {
+        vec most = vec_load(highest + j * VEC_LANES);
+
+        VEC_UNROLL
+        for (int i = 0; i < TILE_M; i++)
+            most = vec_max(most, sum[i][j]);
+        vec_store(highest + j * VEC_LANES, most);
+    }
+}
+
+static VEC_NOINLINE void scores_tile_all(const unit *k, int64_t k_step, const unit *q,
+                                         int64_t units, float *s, float *highest)
+{
+    scores_tile_of(0, k, k_step, q, units, s, highest);
+}
+
+static VEC_NOINLINE void scores_tile_two(const unit *k, int64_t k_step, const unit *q,
+                                         int64_t units, float *s, float *highest)
+{
+    scores_tile_of(TILE_N - 2, k, k_step, q, units, s, highest);
+}
+
+static VEC_NOINLINE void scores_tile_last(const unit *k, int64_t k_step, const unit *q,
+                                          int64_t units, float *s, float *highest)
+{
+    scores_tile_of(TILE_N - 1, k, k_step, q, units, s, highest);
+}
+
+_Static_assert(TILE_N <= 3, "the last one, the last two, or all vectors");
+
+static void scores_tile(int from, const unit *k, int64_t k_step, const unit *q, int64_t units,
+                        float *s, float *highest)
+{
+    if (from == 0)
+        scores_tile_all(k, k_step, q, units, s, highest);
+    else if (from == TILE_N - 1)
+        scores_tile_last(k, k_step, q, units, s, highest);
+    else
+        scores_tile_two(k, k_step, q, units, s, highest);
+}
+#endif
+
+/* alpha: the factor of what O is already, or NULL for 1; keep: 0 where O is nothing yet. */
+#if defined(VEC_MATRIX)
+static void values_tile(const unit *v, int64_t v_step, const unit *p, const int64_t *units,
+                        const float *alpha, int keep, float *o)
+{
+    for (int i = 0; alpha && keep && i < TILE_M; i++)
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++) {
+        float *at = o + i * TILE_LANES + j * VEC_LANES;
+
+        vec_store(at, vec_mul(vec_load(at), vec_load(alpha + j * VEC_LANES)));
+    }
+    matrix_product(o, TILE_LANES, keep, v, v_step, p, TILE_LANES, units[TILE_N - 1]);
+}
+#else
+/* TILE_M dimensions of O^T; vector j is contracted over units[j]. */
+static VEC_NOINLINE void values_tile(const unit *v, int64_t v_step, const unit *p,
+                                     const int64_t *units, const float *alpha, int keep, float *o)
+{
+    tile_sum sum;
+    int64_t done = 0;
+
+    (void)v_step;
+
+    if (keep)
+        VEC_UNROLL
+    for (int i = 0; i < TILE_M; i++)
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++)
+        sum[i][j] = vec_load(o + i * TILE_LANES + j * VEC_LANES);
+    else tile_zero(sum);
+    if (alpha)
+        VEC_UNROLL
+    for (int j = 0; j < TILE_N; j++) {
+        const vec factor = vec_load(alpha + j * VEC_LANES);
+
+        VEC_UNROLL
+        for (int i = 0; i < TILE_M; i++)
+            sum[i][j] = vec_mul(sum[i][j], factor);
+    }
+    VEC_UNROLL
+    for (int from = 0; from < TILE_N; from++) {
+        tile_dot_columns(sum, TILE_M, from, TILE_N, v + done * TILE_M, TILE_M,
+                         p + done * TILE_LANES, TILE_LANES, units[from] - done);
+        done = units[from];
+    }
+    tile_store(o, TILE_LANES, sum);
+}
+#endif
+
+#endif
