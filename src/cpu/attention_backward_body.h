@@ -5,8 +5,8 @@
  * time (docs/math.md derives every step, src/ref/attention_backward.c is the slow form):
  *   load     k and v of the tile, as rows and as lanes; queries were loaded by the task `rows`
  *   scores   s_ij = q_i . k_j
- *   probs    p_ij = 2^(log2(e) * softcap(scale * s_ij) - LSE_i * log2(e)), and the softcap's slope
  *   dprobs   dp_ij = dO_i . v_j, without the centre of v: it is in delta
+ *   probs    p_ij = 2^(log2(e) * softcap(scale * s_ij) - LSE_i * log2(e)), and the softcap's slope
  *   dscores  ds_ij = p_ij * (dp_ij - delta_i) * slope_ij, 0 where masked, rounded; P rounded
  *   grads    dV_j += sum_i P_ij dO_i;  dK_j += sum_i ds_ij q_i;  dQ_i += sum_j ds_ij k_j
  *   finish   dK times scale; dK and dV stored
@@ -41,7 +41,6 @@ typedef struct space {
     unit *rows;               /* (TILE_K, units of a row): k, then v, before they become lanes */
     unit *k_units;            /* (TILE_K/UNIT_DEPTH, lane_units): for dQ */
     float *p, *ds;            /* (TILE_Q, STEP) */
-    float *slope;             /* (TILE_Q, STEP) */
     unit *p_units, *ds_units; /* (TILE_Q/UNIT_DEPTH, STEP): contracted over queries */
     unit *ds_rows;            /* (TILE_Q, STEP/UNIT_DEPTH): contracted over keys */
     /* For matrix products only. */
@@ -86,7 +85,6 @@ static int64_t carve(const mxattn_attention_problem *problem, void *scratch, spa
     s->k_units = mxa_arena_take(&at, TILE_K / UNIT_DEPTH * (dims + MXA_BACKWARD_PAD) * unit_bytes);
     s->p = mxa_arena_take(&at, tile * float_bytes);
     s->ds = mxa_arena_take(&at, tile * float_bytes);
-    s->slope = mxa_arena_take(&at, problem->softcap > 0 ? tile * float_bytes : 0);
     if (UNIT_DEPTH == 1) {
         s->p_units = (unit *)(void *)s->p;
         s->ds_units = s->ds_rows = (unit *)(void *)s->ds;
@@ -191,7 +189,7 @@ static int open_rows(const mxa_backward_job *job, const mxa_mask *mask, const ti
 }
 
 /* ------------------------------------------------------------------------------------------------
- * scores, probs, dprobs, dscores
+ * scores, dprobs; dscores has a file of its own
  * --------------------------------------------------------------------------------------------- */
 
 /* c_ij = a_i . b_j where row i or one of its register tile sees key j or one of its. */
@@ -228,183 +226,7 @@ static void dprobs(const mxa_backward_job *job, const space *s, const tile_rows 
                     units_of(dims), units_along_dims(dims));
 }
 
-/* x, at most 0: P is at most 1, however coarse LSE is where scores are huge. A NaN stays one. */
-VEC_INLINE vec at_most_0(vec x)
-{
-    const vec zero = vec_set(0.0f);
-
-    return vec_select(vec_less(zero, x), zero, x);
-}
-
-VEC_INLINE vec prob(vec x)
-{
-    return vec_exp2(at_most_0(x));
-}
-
-/* P of a far row, whose LSE leaves FP32 no room for its fraction: the logit is rounded as forward
- * rounds it, its distance to the row's maximum is exact, and the rest comes off last. */
-VEC_INLINE vec prob_far(vec logit, vec minus_m, vec rest)
-{
-    return vec_exp2(vec_sub(at_most_0(vec_add(logit, minus_m)), rest));
-}
-
-/* Vectors are whole ones: what lies before low or behind high is cleared by dscores. */
-static void probs(const mxa_backward_job *job, const space *s, const tile_rows *rows)
-{
-    const double scale = job->problem->softmax_scale, cap = job->problem->softcap;
-    const int capped = cap > 0;
-    const vec factor = vec_set((float)(capped ? scale / cap : scale * log2_e));
-    const vec cap_log2 = vec_set((float)(cap * log2_e));
-
-    for (int r = 0; r < rows->count; r++) {
-        const vec minus_lse2 = vec_set(-rows->lse2[r]), rest = vec_set(rows->rest[r]);
-        const int far = fabsf(rows->lse2[r]) > MXA_SAVED_FAR;
-        float *p = s->p + r * STEP, *slope = s->slope + r * STEP;
-
-        for (int j = rows->low[r] / VEC_LANES * VEC_LANES; j < rows->high[r]; j += VEC_LANES) {
-            const vec x = vec_load(p + j);
-
-            if (!capped) {
-                vec_store(p + j, far ? prob_far(vec_mul(x, factor), minus_lse2, rest)
-                                     : prob(vec_fma(x, factor, minus_lse2)));
-                continue;
-            }
-            const vec t = vec_tanh(vec_mul(x, factor));
-            vec_store(p + j, far ? prob_far(vec_mul(t, cap_log2), minus_lse2, rest)
-                                 : prob(vec_fma(t, cap_log2, minus_lse2)));
-            vec_store(slope + j, vec_sub(vec_set(1.0f), vec_mul(t, t)));
-        }
-    }
-}
-
-/* x where a row sees the key, else 0; key: of lane 0. */
-VEC_INLINE vec seen_only(vec x, ivec key, int low, int high)
-{
-    const vec zero = vec_set(0.0f);
-
-    x = vec_select(ivec_less(key, ivec_set(low)), zero, x);
-    return vec_select(ivec_less(key, ivec_set(high)), x, zero);
-}
-
-VEC_INLINE ivec lane_numbers(void)
-{
-    static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-    return ivec_load(numbers);
-}
-
-/* One row of dS and P. */
-static void dscores_row(const mxa_backward_job *job, const float *slope, float delta, int low,
-                        int high, int width, float *p_row, float *ds_row)
-{
-    const vec zero = vec_set(0.0f), minus_delta = vec_set(-delta);
-    const int first = low / VEC_LANES * VEC_LANES;
-    int j = 0;
-
-    for (; j < (low < high ? first : width); j += VEC_LANES) {
-        vec_store(p_row + j, zero);
-        vec_store(ds_row + j, zero);
-    }
-    for (; j < high; j += VEC_LANES) {
-        vec p = vec_load(p_row + j);
-        vec ds = vec_mul(p, vec_add(vec_load(ds_row + j), minus_delta));
-
-        if (slope)
-            ds = vec_mul(ds, vec_load(slope + j));
-        if (j < low || j + VEC_LANES > high) {
-            const ivec key = ivec_add(lane_numbers(), ivec_set(j));
-
-            p = seen_only(p, key, low, high);
-            ds = seen_only(ds, key, low, high);
-        }
-        vec_store(p_row + j, job->e4m3 ? vec_round_e4m3(p) : vec_round_bf16(p));
-        vec_store(ds_row + j, job->e4m3 ? ds : vec_round_bf16(ds));
-    }
-    for (; j < width; j += VEC_LANES) {
-        vec_store(p_row + j, zero);
-        vec_store(ds_row + j, zero);
-    }
-}
-
-/* Rounds a block of 32 queries and 32 keys to E4M3 under one scale, in place. Masked elements are 0
- * and stay so, also where the scale is NaN. */
-static void round_block(float *ds, const int *low, const int *high, int key)
-{
-    vec most = vec_set(0.0f);
-    float lanes[VEC_LANES];
-    uint32_t amax_bits = 0;
-
-    for (int r = 0; r < MXA_BLOCK; r++)
-        for (int j = 0; j < MXA_BLOCK; j += VEC_LANES) {
-            const vec x = vec_abs(vec_load(ds + r * STEP + j));
-
-            most = vec_select(ivec_less(vec_bits(most), vec_bits(x)), x, most);
-        }
-    vec_store(lanes, most);
-    for (int l = 0; l < VEC_LANES; l++) {
-        uint32_t bits;
-
-        memcpy(&bits, &lanes[l], sizeof(bits));
-        amax_bits = bits > amax_bits ? bits : amax_bits;
-    }
-    if (amax_bits == 0)
-        return;
-
-    /* vec_round_e4m3 rounds at 2^-8. Both factors are exact, and so is the product back. */
-    const uint8_t scale = mxa_e8m0_from_amax(amax_bits, MXATTN_E4M3, MXATTN_RCEIL);
-    const vec down = vec_set(scale == MXA_SCALE_NAN ? mxa_e8m0_to_f32(scale)
-                                                    : mxa_e8m0_to_f32((uint8_t)(254 - scale)));
-    const vec up = vec_set(mxa_e8m0_to_f32(scale));
-
-    for (int r = 0; r < MXA_BLOCK; r++)
-        for (int j = 0; j < MXA_BLOCK; j += VEC_LANES) {
-            const vec x = vec_mul(vec_mul(vec_load(ds + r * STEP + j), down), vec_set(0x1p-8f));
-            const vec y = vec_mul(vec_mul(vec_round_e4m3(x), vec_set(0x1p8f)), up);
-            const ivec keys = ivec_add(lane_numbers(), ivec_set(key + j));
-
-            vec_store(ds + r * STEP + j, seen_only(y, keys, low[r], high[r]));
-        }
-}
-
-/* P and dS of all rows, padding included, as operands of the gradients. */
-static void dscores(const mxa_backward_job *job, const space *s, tile_rows *rows, int keys)
-{
-    const int capped = job->problem->softcap > 0;
-    const int width = (int)mxa_round_up(keys, MXA_BLOCK);
-
-    for (int r = 0; r < rows->padded; r++)
-        dscores_row(job, capped ? s->slope + r * STEP : NULL,
-                    r < rows->count ? rows->delta[r] : 0.0f, rows->low[r], rows->high[r], width,
-                    s->p + r * STEP, s->ds + r * STEP);
-    if (job->e4m3) {
-        const int whole = (int)mxa_round_up(rows->count, MXA_BLOCK);
-
-        for (int r = rows->padded; r < whole; r++) {
-            memset(s->ds + r * STEP, 0, (size_t)width * sizeof(float));
-            rows->low[r] = rows->high[r] = 0;
-        }
-        for (int r = 0; r < whole; r += MXA_BLOCK)
-            for (int j = 0; j < width; j += MXA_BLOCK)
-                round_block(s->ds + r * STEP + j, rows->low + r, rows->high + r, j);
-    }
-    for (int r = 0; UNIT_DEPTH > 1 && r < rows->padded; r += UNIT_DEPTH)
-        for (int j = 0; j < width; j += VEC_LANES) {
-            vec p[UNIT_DEPTH], ds[UNIT_DEPTH];
-
-            for (int i = 0; i < UNIT_DEPTH; i++) {
-                p[i] = vec_load(s->p + (r + i) * STEP + j);
-                ds[i] = vec_load(s->ds + (r + i) * STEP + j);
-            }
-            unit_store(s->p_units + r / UNIT_DEPTH * STEP + j, unit_join(p));
-            unit_store(s->ds_units + r / UNIT_DEPTH * STEP + j, unit_join(ds));
-        }
-    for (int r = 0; UNIT_DEPTH > 1 && r < rows->padded; r++)
-        units_from_row(s->ds + r * STEP, width, s->ds_rows + r * (STEP / UNIT_DEPTH));
-    for (int u = 0; MATRIX_UNITS > 1 && u < rows->padded / UNIT_DEPTH; u += VEC_LANES) {
-        units_transpose(s->p_units + u * STEP, STEP, width, s->p_keys + u, KEY_STEP);
-        units_transpose(s->ds_units + u * STEP, STEP, width, s->ds_keys + u, KEY_STEP);
-    }
-}
+#include "cpu/attention_backward_dscores_body.h"
 
 /* ------------------------------------------------------------------------------------------------
  * grads
@@ -618,9 +440,8 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
                 if (!open_rows(job, &mask, &keys, split, &rows))
                     continue;
                 scores(job, &s, &rows);
-                probs(job, &s, &rows);
                 dprobs(job, &s, &rows);
-                dscores(job, &s, &rows, keys.count);
+                dscores(job, &s, &rows, &keys);
                 grads(job, &s, &rows, &keys);
             }
         finish(job, &s, &keys);
