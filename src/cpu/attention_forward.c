@@ -140,8 +140,10 @@ static layout layout_of(const mxattn_plan *plan)
     l.sequences_k = take(&l.bytes, table);
     l.first_tile = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
     l.first_part = take(&l.bytes, (p->batch + 1) * (int64_t)sizeof(int64_t));
-    l.parts_q = take(&l.bytes, p->batch * p->kv_heads * decode_lanes_most(plan) *
-                                   mxa_forward_q_floats(p->head_dim) * (int64_t)sizeof(float));
+    l.parts_q =
+        take(&l.bytes, p->batch * p->kv_heads *
+                           mxa_forward_parts_q_floats(decode_lanes_most(plan), p->head_dim) *
+                           (int64_t)sizeof(float));
     l.parts = take(&l.bytes, parts * p->kv_heads * part * (int64_t)sizeof(float));
     l.q = take(&l.bytes, mxa_operand_quantized_bytes(&p->q, p->batch, &q));
     l.k = take(&l.bytes, mxa_operand_quantized_bytes(&p->k, p->batch, &k));
@@ -397,6 +399,7 @@ mxattn_status mxa_cpu_attention_forward(const mxattn_plan *plan, const mxa_atten
         .parts_q = (void *)(workspace + l.parts_q),
         .parts = (void *)(workspace + l.parts),
         .lanes_most = decode_lanes_most(plan),
+        .workers = mxa_parallel_workers(plan->context),
         .scratch = workspace + l.scratch,
     };
 

@@ -38,13 +38,14 @@ typedef struct mxa_forward_job {
     unsigned char *scratch; /* of worker w: scratch + w*scratch_bytes */
     int64_t scratch_bytes;
     int64_t part_scratch; /* offset in it of what a part needs */
-    float *parts_q;       /* (batch, Hkv, lanes_most, mxa_forward_q_floats) q decoded */
+    float *parts_q;       /* (batch, Hkv, mxa_forward_parts_q_floats) q decoded */
     float *parts;         /* partial results (attention_forward_decode_body.h) */
     int64_t lanes_most;   /* of a sequence that is computed in parts; 0: none is */
+    int32_t workers;      /* that take parts in turns */
 } mxa_forward_job;
 
 /* Sequences with few queries: a part is MXA_PART_KEYS keys for all lanes. */
-enum { MXA_PART_KEYS = 256 };
+enum { MXA_PART_KEYS = 256, MXA_DECODE_LANES_MOST = 16 };
 
 static inline int64_t mxa_forward_parts(int64_t keys)
 {
@@ -57,10 +58,28 @@ static inline int64_t mxa_forward_q_floats(int64_t head_dim)
     return 2 * ((head_dim + 63) / 64 * 64);
 }
 
+/* 0 or a power of two. */
+static inline int64_t mxa_forward_lanes_padded(int64_t lanes)
+{
+    int64_t padded = lanes > 0;
+
+    while (padded < lanes)
+        padded *= 2;
+    return padded;
+}
+
+/* A head's rows of q, and a flag: whole lines. */
+static inline int64_t mxa_forward_parts_q_floats(int64_t lanes, int64_t head_dim)
+{
+    return mxa_forward_lanes_padded(lanes) * mxa_forward_q_floats(head_dim) + 16;
+}
+
 /* O, m and l of each lane, and a flag: whole lines. */
 static inline int64_t mxa_forward_part_floats(int64_t lanes, int64_t head_dim_v)
 {
-    return (lanes * (2 + (head_dim_v + 63) / 64 * 64) + 1 + 15) / 16 * 16;
+    const int64_t o = mxa_forward_lanes_padded(lanes) * ((head_dim_v + 63) / 64 * 64);
+
+    return o + 2 * MXA_DECODE_LANES_MOST + 16;
 }
 
 typedef struct mxa_forward_kernel {

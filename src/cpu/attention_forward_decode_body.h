@@ -40,9 +40,10 @@ typedef struct part {
     float *m, *l, *o; /* the result: (lanes), (lanes), (lanes, o_step) */
     float *slow;      /* 1: its keys need the slow way */
 #ifdef VEC_HALVES
-    uint16_t *k_half, *v_half;    /* (STEP_KEYS, D rounded up to HALF_CODES) */
-    float *k_factors, *v_factors; /* (STEP_KEYS, blocks of 32 of that) */
-    float *weights;               /* the same for each lane: P times the factors of v */
+    group_range seen; /* by all lanes */
+    int64_t q_half;   /* from a row of q to the same in the order of the halves */
+    uint16_t *half;   /* what attention_forward_decode_half_body.h works on */
+    float *factors, *weights;
 #endif
 } part;
 
@@ -57,19 +58,18 @@ static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_
     p->v = carve(base, &at, STEP_KEYS * p->dims_v);
     p->s = carve(base, &at, DECODE_LANES * STEP_KEYS);
 #ifdef VEC_HALVES
-    const int64_t width = mxa_round_up(head_dim, HALF_CODES);
-    const int64_t width_v = mxa_round_up(head_dim_v, HALF_CODES);
+    const int64_t most = head_dim > head_dim_v ? head_dim : head_dim_v;
+    const int64_t width = mxa_round_up(most, HALF_CODES);
+    const int64_t blocks = mxa_round_up(most, 4 * MXA_BLOCK) / MXA_BLOCK;
 
-    p->k_half = carve(base, &at, STEP_KEYS * width / 2);
-    p->v_half = carve(base, &at, STEP_KEYS * width_v / 2);
-    p->k_factors = carve(base, &at, STEP_KEYS * width / MXA_BLOCK);
-    p->v_factors = carve(base, &at, STEP_KEYS * width_v / MXA_BLOCK);
-    p->weights = carve(base, &at, HALF_LANES_MOST * STEP_KEYS * width_v / MXA_BLOCK);
+    p->half = carve(base, &at, STEP_KEYS * width / 2);
+    p->factors = carve(base, &at, STEP_KEYS * blocks + VEC_LANES);
+    p->weights = carve(base, &at, VEC_LANES * STEP_KEYS * blocks);
 #endif
     return at;
 }
 
-/* Sets t up for all lanes of a sequence and its first kv head. */
+/* Sets t up for all lanes of a sequence and its first kv head; not its O. */
 static void part_tile(tile *t, const mxa_forward_job *job, int64_t b, int32_t worker)
 {
     *t = (tile){.job = job, .b = b};
@@ -77,15 +77,14 @@ static void part_tile(tile *t, const mxa_forward_job *job, int64_t b, int32_t wo
                job->problem->head_dim_v);
     t->lanes = job->sequences_q[b].used * job->group;
     load_lanes(t);
-    clear_o(t);
 }
 
 static float *part_q(const part *p)
 {
     const mxa_forward_job *job = p->t->job;
 
-    return job->parts_q + (p->t->b * job->problem->kv_heads + p->t->kv_head) * job->lanes_most *
-                              mxa_forward_q_floats(job->problem->head_dim);
+    return job->parts_q + (p->t->b * job->problem->kv_heads + p->t->kv_head) *
+                              mxa_forward_parts_q_floats(job->lanes_most, job->problem->head_dim);
 }
 
 /* Where part `index` of the tile's sequence and kv head leaves its result. */
@@ -98,9 +97,9 @@ static void part_result(part *p, int64_t index)
     p->o_step = mxa_round_up(job->problem->head_dim_v, 64);
     p->o = job->parts +
            ((job->first_part[p->t->b] + index) * job->problem->kv_heads + p->t->kv_head) * most;
-    p->m = p->o + p->t->lanes * p->o_step;
-    p->l = p->m + p->t->lanes;
-    p->slow = p->l + p->t->lanes;
+    p->m = p->o + mxa_forward_lanes_padded(p->t->lanes) * p->o_step;
+    p->l = p->m + MXA_DECODE_LANES_MOST;
+    p->slow = p->l + MXA_DECODE_LANES_MOST;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -114,6 +113,40 @@ static int64_t half_place_of(int64_t d)
     const int64_t within = d % HALF_CODES;
 
     return d - within + within % 2 * (HALF_CODES / 2) + within / 2;
+}
+
+/* The rows of q in the order of the halves, zeros up to a power of two of them. Behind them 1 where
+ * one holds what a product with a code times 2^-8 might not keep, else 0. */
+static void part_turn_q(const part *p)
+{
+    const mxa_forward_job *job = p->t->job;
+    const int64_t dims = job->problem->head_dim, step = mxa_forward_q_floats(dims);
+    const int64_t padded = mxa_forward_lanes_padded(p->t->lanes);
+    float *q = part_q(p);
+    int far = 0;
+
+    for (int64_t lane = 0; lane < padded; lane++) {
+        const float *row = q + lane * step;
+        float *turned = q + lane * step + step / 2;
+
+        memset(turned, 0, (size_t)(step / 2) * sizeof(float));
+        for (int64_t d = 0; lane < p->t->lanes && d < dims; d++) {
+            const float magnitude = fabsf(row[d]);
+
+            turned[half_place_of(d)] = row[d];
+            far |= magnitude > 0x1p100f || (magnitude > 0.0f && magnitude < 0x1p-100f);
+        }
+    }
+    q[mxa_forward_lanes_padded(job->lanes_most) * step] = far ? 1.0f : 0.0f;
+}
+
+/* 1 where part_turn_q found q far. */
+static int part_is_far(const part *p)
+{
+    const mxa_forward_job *job = p->t->job;
+    const int64_t step = mxa_forward_q_floats(job->problem->head_dim);
+
+    return part_q(p)[mxa_forward_lanes_padded(job->lanes_most) * step] != 0.0f;
 }
 #endif
 
@@ -132,14 +165,10 @@ static void part_load_q(const part *p)
         operand_row(&reader, lane_row(t, lane), row);
         for (int64_t d = 0; d < p->dims; d++)
             row[d] *= job->q_factor;
-#ifdef VEC_HALVES
-        float *turned = row + mxa_forward_q_floats(job->problem->head_dim) / 2;
-
-        memset(turned, 0, (size_t)mxa_round_up(p->dims, 64) * sizeof(float));
-        for (int64_t d = 0; d < job->problem->head_dim; d++)
-            turned[half_place_of(d)] = row[d];
-#endif
     }
+#ifdef VEC_HALVES
+    part_turn_q(p);
+#endif
 }
 
 /* Takes NaN and infinite elements out of the rows of V: a lane that does not see them must not meet
@@ -296,15 +325,19 @@ static void part_values_special(const part *p, operand_reader *v, int64_t first,
  * --------------------------------------------------------------------------------------------- */
 
 /* The result of a part before its first key. */
-static void part_start(const part *p)
+static void part_start(const part *p, int slow)
 {
+    memset(p->o, 0, (size_t)(mxa_forward_lanes_padded(p->t->lanes) * p->o_step) * sizeof(float));
+    memset(p->l, 0, MXA_DECODE_LANES_MOST * sizeof(float));
+    p->slow[0] = slow ? 1.0f : 0.0f;
+#ifdef VEC_HALVES
+    if (!slow) {
+        half_start(p);
+        return;
+    }
+#endif
     for (int64_t lane = 0; lane < p->t->lanes; lane++)
         p->m[lane] = lane_start(p->t, lane);
-    memset(p->o, 0, (size_t)(p->t->lanes * p->o_step) * sizeof(float));
-    memset(p->l, 0, (size_t)(p->t->lanes + 1) * sizeof(float));
-#ifdef VEC_HALVES
-    p->slow[0] = half_lanes(p->t->lanes) ? 0.0f : 1.0f;
-#endif
 }
 
 /* Keys [first, first+count) of the sequence; rows up to STEP_KEYS are zero. */
@@ -336,8 +369,7 @@ static void part_advance(part *p, int64_t first, int64_t key, int64_t count)
     if (p->slow[0] == 0.0f) {
         if (half_step(p, key, count))
             return;
-        part_start(p);
-        p->slow[0] = 1.0f;
+        part_start(p, 1);
         for (; first < key; first += STEP_KEYS)
             part_step(p, first, STEP_KEYS);
     }
@@ -361,6 +393,103 @@ static void decode_start_task(void *arg, int64_t task, int32_t worker)
     part_load_q(&p);
 }
 
+/* Sets a part up before its first key: of kv head t->kv_head. */
+static void part_begin(part *p, int64_t index)
+{
+    int slow = 1;
+
+    part_result(p, index);
+#ifdef VEC_HALVES
+    slow = part_is_far(p) || !half_is_usual(&p->t->k_operand) || !half_is_usual(&p->t->v_operand);
+#endif
+    part_start(p, slow);
+}
+
+/* k and v of a head, and how far the next one's scales are. */
+typedef struct part_heads {
+    mxa_operand k, v;
+    int64_t k_next, v_next;
+} part_heads;
+
+static int64_t scales_next(const mxa_operand *operand, const mxattn_tensor *tensor)
+{
+    mxa_operand next;
+
+    if (!operand->scale_first || tensor->shape[2] == 1)
+        return 0;
+    mxa_operand_open(&next, tensor, operand->sequence, operand->b, operand->head + 1);
+    return next.scale_first - operand->scale_first;
+}
+
+static void heads_open(part_heads *heads, const mxa_forward_job *job, int64_t b)
+{
+    mxa_operand_open(&heads->k, &job->k, &job->sequences_k[b], b, 0);
+    mxa_operand_open(&heads->v, &job->v, &job->sequences_k[b], b, 0);
+    heads->k_next = scales_next(&heads->k, &job->k);
+    heads->v_next = scales_next(&heads->v, &job->v);
+}
+
+static void operand_move(mxa_operand *operand, int64_t payload, int64_t scales)
+{
+    operand->payload += payload;
+    operand->head++;
+    if (operand->scale_first)
+        operand->scale_first += scales;
+}
+
+/* To the next kv head. */
+static void heads_move(const part_heads *heads, tile *t)
+{
+    operand_move(&t->k_operand, t->job->k.stride[2], heads->k_next);
+    operand_move(&t->v_operand, t->job->v.stride[2], heads->v_next);
+    t->kv_head++;
+}
+
+static void heads_first(const part_heads *heads, tile *t)
+{
+    t->k_operand = heads->k;
+    t->v_operand = heads->v;
+    t->kv_head = 0;
+}
+
+/* WHY these are inlined: gcc 12 takes a function that only prefetches for one without effect and
+ * drops its calls. */
+VEC_INLINE void ask_run(const uint8_t *at, int64_t bytes)
+{
+    enum { LINE = 64 };
+
+    for (const uint8_t *end = at + bytes; at < end; at += LINE)
+        vec_prefetch_second(at);
+}
+
+/* Asks for all heads of tokens [first, end) in the order in which they lie. */
+VEC_INLINE void ask_rows(const mxa_operand *operand, const mxattn_tensor *tensor, int64_t first,
+                         int64_t end)
+{
+    const int64_t heads = tensor->shape[2], next = tensor->stride[2], dims = operand->dims;
+    const int together = next == dims;
+
+    for (int64_t token = first; token < end; token++) {
+        const uint8_t *row = operand->payload + token * operand->token_stride;
+
+        for (int64_t head = 0; !together && head < heads; head++)
+            ask_run(row + head * next, dims);
+        if (together)
+            ask_run(row, heads * dims);
+    }
+}
+
+/* A head's share of the STEP_KEYS rows of all heads from `first` on, as far as there are any. */
+VEC_INLINE void ask_share(const part_heads *heads, const tile *t, int64_t first)
+{
+    const int64_t kv_heads = t->job->problem->kv_heads, used = t->job->sequences_k[t->b].used;
+    const int64_t from = first + STEP_KEYS * t->kv_head / kv_heads;
+    const int64_t to = first + STEP_KEYS * (t->kv_head + 1) / kv_heads;
+
+    ask_rows(&heads->k, &t->job->k, from, to < used ? to : used);
+    ask_rows(&heads->v, &t->job->v, from, to < used ? to : used);
+}
+
 /* Task: part task - first_part[b] of sequence b. */
 static void decode_task(void *arg, int64_t task, int32_t worker)
 {
@@ -368,28 +497,35 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
     const int64_t b = find_sequence(job->first_part, job->batch, task),
                   kv_heads = job->problem->kv_heads;
     const int64_t index = task - job->first_part[b], first = index * MXA_PART_KEYS;
-    const mxa_sequence *keys = &job->sequences_k[b];
+    part_heads heads;
     tile t;
     part p = {.t = &t};
 
     part_tile(&t, job, b, worker);
     part_place(&p, job->scratch + worker * job->scratch_bytes + job->part_scratch,
                job->problem->head_dim, job->problem->head_dim_v);
-    for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
-        part_result(&p, index);
-        part_start(&p);
-    }
+    heads_open(&heads, job, b);
+    for (heads_first(&heads, &t); t.kv_head < kv_heads; heads_move(&heads, &t))
+        part_begin(&p, index);
     const group_range seen = lane_range(&t, 0, t.lanes);
     const int64_t end = seen.high < first + MXA_PART_KEYS ? seen.high : first + MXA_PART_KEYS;
     const int64_t begin = first > seen.low ? first : seen.low / STEP_KEYS * STEP_KEYS;
-    for (int64_t key = begin; key < end; key += STEP_KEYS)
-        for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
-            mxa_operand_open(&t.k_operand, &job->k, keys, b, t.kv_head);
-            mxa_operand_open(&t.v_operand, &job->v, keys, b, t.kv_head);
+#ifdef VEC_HALVES
+    p.seen = seen;
+    p.q_half = mxa_forward_q_floats(job->problem->head_dim) / 2;
+#endif
+    for (int64_t key = begin; key < end; key += STEP_KEYS) {
+        /* Behind this part's last keys: those of the part that this worker is likely to take. */
+        const int64_t ahead =
+            key + STEP_KEYS < end ? key + STEP_KEYS : first + job->workers * MXA_PART_KEYS;
+
+        for (heads_first(&heads, &t); t.kv_head < kv_heads; heads_move(&heads, &t)) {
             part_result(&p, index);
             p.q = part_q(&p);
+            ask_share(&heads, &t, ahead);
             part_advance(&p, begin, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
         }
+    }
 #ifdef VEC_HALVES
     for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
         part_result(&p, index);
@@ -425,6 +561,7 @@ static void decode_finish_task(void *arg, int64_t task, int32_t worker)
         return;
     part_tile(&t, job, b, worker);
     t.kv_head = task % job->problem->kv_heads;
+    clear_o(&t);
     for (int64_t lane = 0; lane < t.lanes; lane++)
         t.m[lane] = lane_start(&t, lane);
     for (int64_t i = 0; i < parts; i++) {

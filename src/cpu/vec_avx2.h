@@ -228,7 +228,7 @@ static inline vec vec_sums(const vec r[VEC_LANES])
 }
 
 #define VEC_HALVES
-enum { HALF_CODES = 32, HALF_LANES_MOST = 2 };
+enum { HALF_CODES = 32, HALF_SUMS = 8 };
 
 typedef __m256i half_flags;
 
@@ -252,6 +252,24 @@ static inline void halves_from_e4m3(const uint8_t *p, uint16_t out[HALF_CODES], 
     _mm256_storeu_si256((__m256i *)(void *)out, _mm256_and_si256(even, keep));
     _mm256_storeu_si256((__m256i *)(void *)(out + HALF_CODES / 2), _mm256_and_si256(odd, keep));
     *most = _mm256_max_epu8(*most, _mm256_and_si256(x, _mm256_set1_epi8(0x7f)));
+}
+
+/* step, each: constants once inlined. */
+static inline vec vec_swap(vec x, int step)
+{
+    return step == 4   ? _mm256_permute2f128_ps(x, x, 1)
+           : step == 2 ? _mm256_permute_ps(x, 0x4e)
+                       : _mm256_permute_ps(x, 0xb1);
+}
+
+static inline vec vec_repeat(const float *p, int each)
+{
+    if (each == VEC_LANES)
+        return vec_set(p[0]);
+    const int by = each == 4 ? 2 : each == 2 ? 1 : 0;
+    const __m256i order = _mm256_srli_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), by);
+
+    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), order);
 }
 
 static inline vec vec_from_half(const uint16_t *p)

@@ -161,8 +161,8 @@ static inline vec vec_split(vec x, ivec *whole)
     return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
 
-#define ivec_shl(x, n) _mm512_slli_epi32((x), (n))
-#define ivec_shr(x, n) _mm512_srli_epi32((x), (n))
+#define ivec_shl(x, n) _mm512_slli_epi32((x), (unsigned)(n))
+#define ivec_shr(x, n) _mm512_srli_epi32((x), (unsigned)(n))
 
 static inline vmask ivec_less(ivec a, ivec b)
 {
@@ -239,7 +239,8 @@ static inline vec vec_sums(const vec r[VEC_LANES])
 }
 
 #define VEC_HALVES
-enum { HALF_CODES = 64, HALF_LANES_MOST = 4 };
+#define VEC_SIXTEEN
+enum { HALF_CODES = 64, HALF_SUMS = 16 };
 
 typedef __m512i half_flags;
 
@@ -263,6 +264,25 @@ static inline void halves_from_e4m3(const uint8_t *p, uint16_t out[HALF_CODES], 
     _mm512_storeu_si512(out, _mm512_and_si512(even, keep));
     _mm512_storeu_si512(out + HALF_CODES / 2, _mm512_and_si512(odd, keep));
     *most = _mm512_max_epu8(*most, _mm512_and_si512(x, _mm512_set1_epi8(0x7f)));
+}
+
+/* step, each: constants once inlined. */
+static inline vec vec_swap(vec x, int step)
+{
+    return step == 8   ? _mm512_shuffle_f32x4(x, x, 0x4e)
+           : step == 4 ? _mm512_shuffle_f32x4(x, x, 0xb1)
+           : step == 2 ? _mm512_permute_ps(x, 0x4e)
+                       : _mm512_permute_ps(x, 0xb1);
+}
+
+static inline vec vec_repeat(const float *p, int each)
+{
+    if (each == VEC_LANES)
+        return vec_set(p[0]);
+    const unsigned by = each == 8 ? 3 : each == 4 ? 2 : each == 2 ? 1 : 0;
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+
+    return _mm512_permutexvar_ps(_mm512_srli_epi32(lane, by), _mm512_loadu_ps(p));
 }
 
 static inline vec vec_from_half(const uint16_t *p)

@@ -30,10 +30,20 @@
 #define VEC_NOINLINE
 #endif
 
-static inline void vec_prefetch(const void *p)
+VEC_INLINE void vec_prefetch(const void *p)
 {
 #if defined(__GNUC__)
     __builtin_prefetch(p);
+#else
+    (void)p;
+#endif
+}
+
+/* Into the second cache: more than the first holds is asked for at a time. */
+VEC_INLINE void vec_prefetch_second(const void *p)
+{
+#if defined(__GNUC__)
+    __builtin_prefetch(p, 0, 2);
 #else
     (void)p;
 #endif

@@ -21,7 +21,10 @@
  *                          half_flags go what tells, in half_flags_any, whether one of them was a
  *                          NaN. Only with VEC_HALVES
  *   vec_from_half          VEC_LANES of them
- *   HALF_LANES_MOST        queries times heads up to which decoding through them pays
+ *   VEC_SIXTEEN            defined where VEC_LANES is 16
+ *   HALF_SUMS              sums in registers at a time where they are multiplied
+ *   vec_swap(x, step)      lane i: lane i ^ step of x, a power of two below VEC_LANES. Only with
+ *   vec_repeat(p, each)    lane i: p[i / each], a power of two; reads VEC_LANES     VEC_HALVES
  *   vec_transpose(r)       VEC_LANES x VEC_LANES lanes of 32 bits, whatever they hold
  *
  * Operands of the GEMMs are held in units of four bytes: UNIT_DEPTH elements that follow each other

@@ -248,6 +248,31 @@ static void test_decode_step(uint32_t isa, mxattn_intermediates intermediates)
     }
 }
 
+/* The largest queries beside the smallest keys: no product is taken before the keys' scale. */
+static void test_decode_far(uint32_t isa, int64_t sq)
+{
+    enum { DIMS = 96 };
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxt_attention_result got, model;
+    mxt_attention_case c;
+
+    spec.seqlen_q[0] = sq;
+    spec.seqlen_k[0] = 300;
+    spec.heads = spec.kv_heads = 2;
+    spec.head_dim = DIMS;
+    spec.problem.softmax_scale = 1e-3;
+    mxt_attention_case_make(&c, &spec);
+    mxt_case("decode of %d rows of 2^127 on %s", (int)sq, mxt_isa_name(isa));
+    memset(c.q.scales[MXATTN_HDIM].data, 246, (size_t)(sq * 2 * (DIMS / 32)));
+    memset(c.k.scales[MXATTN_HDIM].data, 0, (size_t)(300 * 2 * (DIMS / 32)));
+    got = run(&c, isa);
+    model = mxt_attention_case_forward(&c, NULL, MXATTN_BACKEND_REF, MXATTN_PRECISION_MODEL);
+    mxt_check_rms("O", got.o, model.o, mxt_shape1(c.o_elements), MXT_O_MODEL_SMALL);
+    mxt_attention_result_free(&got);
+    mxt_attention_result_free(&model);
+    mxt_attention_case_free(&c);
+}
+
 /* One plan and context in several threads at once, each with its own output and workspace. */
 typedef struct concurrent_run {
     const mxattn_plan *plan;
@@ -403,6 +428,8 @@ int main(void)
         for (int64_t sq = 1; sq <= 4; sq++)
             for (int what = 0; what < 5; what++)
                 test_decode_unusual(isas[i], sq, what);
+        test_decode_far(isas[i], 1);
+        test_decode_far(isas[i], 5);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_BF16);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_E4M3);
         test_concurrent(isas[i]);
