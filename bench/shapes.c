@@ -99,7 +99,7 @@ static void run_on(const mxc_bench *b, const mxc_options *options, int32_t threa
 void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
 {
     static const int64_t dims[] = {64, 96, 192, 256};
-    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16"};
+    static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
     const uint32_t machine = machine_isa();
     mxc_options choice = *options;
     if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
