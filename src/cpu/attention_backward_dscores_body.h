@@ -10,6 +10,8 @@
 #ifndef MXA_CPU_ATTENTION_BACKWARD_DSCORES_BODY_H
 #define MXA_CPU_ATTENTION_BACKWARD_DSCORES_BODY_H
 
+enum { PAIR = 2 * VEC_LANES /* keys at a time */ };
+
 /* x, at most 0: P is at most 1, however coarse LSE is where scores are huge. A NaN stays one. */
 VEC_INLINE vec at_most_0(vec x)
 {
@@ -76,7 +78,7 @@ VEC_INLINE vec probs(const logit_constants *logit, const row_constants *row, vec
     return vec_exp2_rounded(x, kept);
 }
 
-/* P and dS of WIDTH keys from j on of row r, 0 where masked. plain: as in probs, and every key is
+/* P and dS of PAIR keys from j on of row r, 0 where masked. plain: as in probs, and every key is
  * seen. */
 VEC_INLINE void dscores_of(const space *s, const logit_constants *logit, const row_constants *row,
                            int r, int j, int plain, vec kept[2], vec ds[2])
@@ -99,7 +101,7 @@ VEC_INLINE void dscores_of(const space *s, const logit_constants *logit, const r
     }
 }
 
-/* Stores WIDTH keys of UNIT_DEPTH rows: as FP32 rounded to BF16 (floats), and as units. */
+/* Stores PAIR keys of UNIT_DEPTH rows: as FP32 rounded to BF16 (floats), and as units. */
 VEC_INLINE void dscores_store(const space *s, int r, int j, int floats, vec (*p)[2], vec (*ds)[2])
 {
     VEC_UNROLL
@@ -140,11 +142,11 @@ static VEC_NOINLINE void probs_dscores_rows(const space *s, const logit_constant
         low = row[i].low > low ? row[i].low : low;
         high = row[i].high < high ? row[i].high : high;
     }
-    for (int j = 0; j < width; j += WIDTH) {
+    for (int j = 0; j < width; j += PAIR) {
         vec p[UNIT_DEPTH][2], ds[UNIT_DEPTH][2];
-        const int plain = usual && low <= j && j + WIDTH <= high;
+        const int plain = usual && low <= j && j + PAIR <= high;
 
-        if (j + WIDTH <= first || j >= last) {
+        if (j + PAIR <= first || j >= last) {
             for (int i = 0; i < UNIT_DEPTH; i++)
                 p[i][0] = p[i][1] = ds[i][0] = ds[i][1] = vec_set(0.0f);
         } else if (plain) {
@@ -217,7 +219,7 @@ static void dscores_e4m3(const space *s, tile_rows *rows, int width)
         for (int j = 0; j < width; j += MXA_BLOCK)
             round_block(s->ds + r * STEP + j, rows->low + r, rows->high + r, j);
     for (int r = 0; UNIT_DEPTH > 1 && r < rows->padded; r += UNIT_DEPTH)
-        for (int j = 0; j < width; j += WIDTH) {
+        for (int j = 0; j < width; j += PAIR) {
             vec p[UNIT_DEPTH][2], ds[UNIT_DEPTH][2];
 
             for (int i = 0; i < UNIT_DEPTH; i++)

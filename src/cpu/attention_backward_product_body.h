@@ -1,7 +1,7 @@
 /* attention_backward_product_body.h: the register tiles of backward: c (+)= a * b, TILE_M rows or
- * one row high, two vectors wide.
+ * one row high, WIDTH lanes wide.
  *
- * WHY two vectors, where forward has TILE_N: what lies in lanes here are keys and head dimensions,
+ * WHY two vectors where forward has three: what lies in lanes here are keys and head dimensions,
  * multiples of 32, which three vectors of eight lanes do not divide. With four rows that is eight
  * sums, just enough to hide the latency of a fused multiply-add.
  * Included by attention_backward_body.h, after a vec_*.h.
@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-enum { WIDTH = 2 * VEC_LANES };
+enum { WIDTH_VECTORS = TILE_N == 3 ? 2 : TILE_N, WIDTH = WIDTH_VECTORS * VEC_LANES };
 
 /* columns: 1 where the rows of c lie side by side in a, a_step from unit to unit; else a has rows
  * of units, a_step from one to the next. */
@@ -28,17 +28,17 @@ VEC_INLINE void product(int m, int columns, float *c, int64_t c_row, int keep, c
     VEC_UNROLL
     for (int i = 0; i < m; i++) {
         VEC_UNROLL
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < WIDTH_VECTORS; j++)
             sum[i][j] = keep ? vec_load(c + i * c_row + j * VEC_LANES) : vec_set(0.0f);
     }
     if (columns)
-        tile_dot_columns(sum, m, 0, 2, a, a_step, b, b_step, units);
+        tile_dot_columns(sum, m, 0, WIDTH_VECTORS, a, a_step, b, b_step, units);
     else
-        tile_dot_rows(sum, m, 0, 2, a, a_step, b, b_step, units);
+        tile_dot_rows(sum, m, 0, WIDTH_VECTORS, a, a_step, b, b_step, units);
     VEC_UNROLL
     for (int i = 0; i < m; i++) {
         VEC_UNROLL
-        for (int j = 0; j < 2; j++)
+        for (int j = 0; j < WIDTH_VECTORS; j++)
             vec_store(c + i * c_row + j * VEC_LANES, sum[i][j]);
     }
 }

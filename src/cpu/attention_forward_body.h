@@ -81,7 +81,7 @@ static int64_t tile_place(tile *t, unsigned char *base, int64_t head_dim, int64_
     t->q = carve(base, &at, TILE_Q * t->dim_units);
     t->k = carve(base, &at, TILE_K * t->dim_units);
     t->v = carve(base, &at, panel_units(head_dim_v, TILE_K));
-    t->rows = carve(base, &at, VEC_LANES * ROW_UNITS);
+    t->rows = carve(base, &at, TILE_LANES * ROW_UNITS);
     t->o = carve(base, &at, TILE_Q * t->dims_v);
     t->s = carve(base, &at, TILE_K * TILE_LANES);
     t->m = carve(base, &at, TILE_Q);
@@ -136,24 +136,24 @@ static void load_q_rows(const tile *t, int64_t head, int64_t row, int64_t count,
     }
 }
 
-/* VEC_LANES lanes at a time: head by head, then turned over. */
+/* A group at a time: head by head, then turned over. */
 static void load_q(tile *t)
 {
     const int64_t group = t->job->group, padded = mxa_round_up(t->lanes, TILE_LANES);
 
-    for (int64_t lane = 0; lane < padded; lane += VEC_LANES) {
-        const int64_t left = t->lanes - lane < VEC_LANES ? t->lanes - lane : VEC_LANES;
+    for (int64_t lane = 0; lane < padded; lane += TILE_LANES) {
+        const int64_t left = t->lanes - lane < TILE_LANES ? t->lanes - lane : TILE_LANES;
         const int64_t heads = left < group ? left : group;
 
-        if (left < VEC_LANES)
-            memset(t->rows, 0, (size_t)(VEC_LANES * t->dim_units) * sizeof(unit));
+        if (left < TILE_LANES)
+            memset(t->rows, 0, (size_t)(TILE_LANES * t->dim_units) * sizeof(unit));
         for (int64_t h = 0; h < heads; h++)
             load_q_rows(t, lane_head(t, lane + h), lane_row(t, lane + h),
                         (left - h + group - 1) / group, t->rows + h * t->dim_units,
                         group * t->dim_units);
-        units_transpose(t->rows, t->dim_units, t->dim_units,
-                        t->q + lane / TILE_LANES * t->dim_units * TILE_LANES + lane % TILE_LANES,
-                        TILE_LANES);
+        for (int part = 0; part < TILE_LANES; part += VEC_LANES)
+            units_transpose(t->rows + part * t->dim_units, t->dim_units, t->dim_units,
+                            t->q + lane * t->dim_units + part, TILE_LANES);
     }
 }
 
@@ -450,7 +450,7 @@ static float finish_lane(const tile *t, int64_t lane, float *p_share)
         job->lse_wide[at] = (float)(far ? log2(sum) : log_sum);
         job->far_wide[at] = far ? (float)m : 0.0f;
     }
-    *p_share = sees ? (float)(keys / sum) : 0.0f;
+    *p_share = !sees ? 0.0f : job->call->sink ? (float)(keys / sum) : 1.0f;
     return sees ? (float)sum : 1.0f;
 }
 
@@ -464,45 +464,84 @@ static void finish_centre(const tile *t, int64_t head, float share, float *row)
         row[d] += isfinite(centre[d]) ? centre[d] * share : 0.0f;
 }
 
+/* VEC_LANES dimensions from d on, of as many lanes, times their factors and turned over. */
+VEC_INLINE void finish_turn(const tile *t, const float *from, int64_t d, vec factor,
+                            vec turn[VEC_LANES])
+{
+    for (int i = 0; i < VEC_LANES; i++)
+        turn[i] = d + i < t->dims_v ? vec_mul(vec_load(from + (d + i) * TILE_LANES), factor)
+                                    : vec_set(0.0f);
+    vec_transpose(turn);
+}
+
+/* The most common O: BF16, whole vectors, and nothing else wants it. */
+static void finish_bf16(const tile *t, const float *from, int64_t lanes, vec factor,
+                        const int64_t *at)
+{
+    uint16_t *o = t->job->call->o.data;
+
+    for (int64_t d = 0; d < t->job->problem->head_dim_v; d += VEC_LANES) {
+        vec turn[VEC_LANES];
+
+        finish_turn(t, from, d, factor, turn);
+        for (int64_t l = 0; l < lanes; l++)
+            vec_store_bf16(o + at[l] + d, turn[l]);
+    }
+}
+
+static void finish_rows(const tile *t, const float *from, int64_t first, int64_t lanes, vec factor,
+                        const float *share, const int64_t *at)
+{
+    const mxa_forward_job *job = t->job;
+    const int64_t dims = job->problem->head_dim_v, padded = mxa_round_up(dims, VEC_LANES);
+    float *rows = (float *)(void *)t->rows;
+
+    for (int64_t d = 0; d < padded; d += VEC_LANES) {
+        vec turn[VEC_LANES];
+
+        finish_turn(t, from, d, factor, turn);
+        for (int i = 0; i < VEC_LANES; i++)
+            vec_store(rows + i * padded + d, turn[i]);
+    }
+    for (int64_t l = 0; l < lanes; l++) {
+        const int64_t row = lane_row(t, first + l), head = lane_head(t, first + l);
+        const int64_t token = job->sequences_q[t->b].token + row;
+
+        if (job->v.tags.flags & MXATTN_CENTRED)
+            finish_centre(t, head, share[l], rows + l * padded);
+        finish_store(&job->call->o, at[l], rows + l * padded, dims);
+        if (job->o_wide)
+            memcpy(job->o_wide + (token * job->problem->heads + head) * dims, rows + l * padded,
+                   (size_t)dims * sizeof(float));
+    }
+}
+
 static void finish(tile *t)
 {
     const mxa_forward_job *job = t->job;
     const mxa_sequence *sequence = &job->sequences_q[t->b];
     const mxattn_tensor *o = &job->call->o;
-    const int64_t dims = job->problem->head_dim_v, padded = mxa_round_up(dims, VEC_LANES);
-    float *rows = (float *)(void *)t->rows;
+    const int direct = o->tags.dtype == MXATTN_BF16 && !job->o_wide &&
+                       !(job->v.tags.flags & MXATTN_CENTRED) &&
+                       job->problem->head_dim_v % VEC_LANES == 0;
 
     clear_o(t);
     for (int64_t first = 0; first < t->lanes; first += VEC_LANES) {
         const int64_t lanes = t->lanes - first < VEC_LANES ? t->lanes - first : VEC_LANES;
         const float *from = t->o + first / TILE_LANES * t->dims_v * TILE_LANES + first % TILE_LANES;
-        float inverse[VEC_LANES], share[VEC_LANES];
+        float inverse[VEC_LANES] = {0}, share[VEC_LANES];
+        int64_t at[VEC_LANES];
 
-        for (int64_t l = 0; l < VEC_LANES; l++)
-            inverse[l] = l < lanes ? 1.0f / finish_lane(t, first + l, &share[l]) : 1.0f;
-        const vec factor = vec_load(inverse);
-        for (int64_t d = 0; d < padded; d += VEC_LANES) {
-            vec turn[VEC_LANES];
-
-            for (int i = 0; i < VEC_LANES; i++)
-                turn[i] = d + i < t->dims_v ? vec_mul(vec_load(from + (d + i) * TILE_LANES), factor)
-                                            : vec_set(0.0f);
-            vec_transpose(turn);
-            for (int i = 0; i < VEC_LANES; i++)
-                vec_store(rows + i * padded + d, turn[i]);
-        }
         for (int64_t l = 0; l < lanes; l++) {
-            const int64_t row = lane_row(t, first + l), head = lane_head(t, first + l);
-            const int64_t at = sequence->outer * o->stride[0] +
-                               (sequence->first + row) * o->stride[1] + head * o->stride[2];
-
-            if (job->v.tags.flags & MXATTN_CENTRED)
-                finish_centre(t, head, share[l], rows + l * padded);
-            finish_store(o, at, rows + l * padded, dims);
-            if (job->o_wide)
-                memcpy(job->o_wide + ((sequence->token + row) * job->problem->heads + head) * dims,
-                       rows + l * padded, (size_t)dims * sizeof(float));
+            inverse[l] = 1.0f / finish_lane(t, first + l, &share[l]);
+            at[l] = sequence->outer * o->stride[0] +
+                    (sequence->first + lane_row(t, first + l)) * o->stride[1] +
+                    lane_head(t, first + l) * o->stride[2];
         }
+        if (direct)
+            finish_bf16(t, from, lanes, vec_load(inverse), at);
+        else
+            finish_rows(t, from, first, lanes, vec_load(inverse), share, at);
     }
 }
 
@@ -524,7 +563,8 @@ static key_range keys_of(const tile *t, int64_t group, const group_range *range,
     keys.begin = clamp(range->low - first_key, 0, padded) / TILE_M * TILE_M;
     for (int j = 0; j < TILE_N; j++) {
         /* Rows see ever later keys, so that the last lane of a vector sees most. */
-        const int lane = MATRIX_UNITS > 1 ? TILE_LANES - 1 : (j + 1) * VEC_LANES - 1;
+        const int last = MATRIX_UNITS > 1 ? TILE_N - 1 : TILE_N == 4 ? j | 1 : j;
+        const int lane = (last + 1) * VEC_LANES - 1;
 
         keys.end[j] = clamp(mxa_round_up(high[lane] - first_key, TILE_M), keys.begin, padded);
     }

@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_portable.h"
 
-enum { FORWARD_GROUPS = 48 };
+enum { FORWARD_GROUPS = 24 };
 
 #include "cpu/attention_forward_body.h"

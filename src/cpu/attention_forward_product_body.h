@@ -71,7 +71,7 @@ static VEC_NOINLINE void scores_tile_last(const unit *k, int64_t k_step, const u
     scores_tile_of(TILE_N - 1, k, k_step, q, units, s, highest);
 }
 
-_Static_assert(TILE_N <= 3, "the last one, the last two, or all vectors");
+_Static_assert(TILE_N <= 4, "the last one, the last two, or all vectors: of four in pairs");
 
 static void scores_tile(int from, const unit *k, int64_t k_step, const unit *q, int64_t units,
                         float *s, float *highest)

@@ -40,7 +40,9 @@ void mxa_operand_open(mxa_operand *operand, const mxattn_tensor *tensor,
     const int64_t first = offset(operand, 0, 0);
     operand->scale_first = operand->scales->data + first;
     operand->scale_block = offset(operand, MXA_BLOCK, 0) - first;
-    operand->scale_token = offset(operand, 1, 0) - first;
+    /* The bytes of a square block are equal: any token's will do. */
+    operand->scale_token =
+        tensor->tags.block == MXATTN_BLOCK_SQUARE ? 0 : offset(operand, 1, 0) - first;
     operand->scale_k = offset(operand, 0, dims_per_scale(operand)) - first;
 }
 

@@ -55,7 +55,7 @@
 #define VEC_ISA     "portable"
 #define VEC_FLUSHES 0
 #define VEC_NAME(x) x##_portable
-enum { VEC_LANES = 4, UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 4, TILE_N = 2 };
+enum { VEC_LANES = 4, UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 2, TILE_N = 4 };
 
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t ivec __attribute__((vector_size(16)));
@@ -311,8 +311,8 @@ static inline void unit_store(unit *p, uvec x)
 
 static inline void unit_store_pieces(unit *p, int64_t step, uvec x)
 {
-    (void)step;
-    vec_store(p, x);
+    memcpy(p, &x, 2 * sizeof(unit));
+    memcpy(p + step, (const char *)&x + 2 * sizeof(unit), 2 * sizeof(unit));
 }
 
 static inline uvec unit_broadcast(const unit *p)
