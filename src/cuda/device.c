@@ -279,6 +279,12 @@ static mxattn_status open_emulated(int32_t ordinal, mxa_cuda_device *device)
 {
 #if defined(MXA_EMULATOR)
     const mxa_driver *driver = mxa_emu_driver();
+    const char *lacks = mxa_emu_lacks();
+    if (lacks) {
+        return mxa_fail(MXATTN_NO_BACKEND,
+                        "the emulator's kernels in this build need %s, which this processor lacks",
+                        lacks);
+    }
     device->driver = driver;
     device->handle = ordinal == MXA_CUDA_EMULATED_SM90 ? 90 : 100;
     device->arch = device->handle;

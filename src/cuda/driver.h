@@ -104,6 +104,8 @@ const mxa_driver *mxa_cuda_driver(const char **reason);
 /* The same functions for emulated devices, whose ordinals are arch numbers (90, 100). Defined by
  * the emulator, which takes the driver's place; only in builds that have it (MXA_EMULATOR). */
 const mxa_driver *mxa_emu_driver(void);
+/* NULL, or what its kernels were compiled for and this processor lacks. */
+const char *mxa_emu_lacks(void);
 
 enum { MXA_EMU_RESULTS = 1000000 }; /* its results that are not success start here */
 

@@ -28,24 +28,47 @@ MXA_DEVICE uint32_t mxa_emu_fp8(float x, int mantissa_bits, int least, uint32_t 
     return sign | (code < most ? code : most);
 }
 
-MXA_DEVICE uint32_t mxa_emu_e4m3(float x)
+#if defined(__AVX2__)
+/* mxa_emu_fp8 of four. */
+MXA_DEVICE uint32_t mxa_emu_fp8x4(__m128 x, int mantissa_bits, int least, int most)
 {
-    return mxa_emu_fp8(x, 3, -6, 0x7E);
+    const __m128i bits = _mm_castps_si128(x);
+    const __m128i u = _mm_and_si128(bits, _mm_set1_epi32(0x7FFFFFFF));
+    const __m128i step = _mm_set1_epi32((least - mantissa_bits + 23 + 127) << 23);
+    const __m128i small = _mm_sub_epi32(
+        _mm_castps_si128(_mm_add_ps(_mm_castsi128_ps(u), _mm_castsi128_ps(step))), step);
+    const int cut = 23 - mantissa_bits;
+    const __m128i odd = _mm_and_si128(_mm_srli_epi32(u, cut), _mm_set1_epi32(1));
+    const __m128i rounded =
+        _mm_add_epi32(_mm_add_epi32(u, _mm_set1_epi32((1 << (cut - 1)) - 1)), odd);
+    const __m128i normal = _mm_min_epi32(
+        _mm_sub_epi32(_mm_srli_epi32(rounded, cut), _mm_set1_epi32((least + 126) << mantissa_bits)),
+        _mm_set1_epi32(most));
+    const __m128i is_small = _mm_cmpgt_epi32(_mm_set1_epi32((least + 127) << 23), u);
+    const __m128i sign = _mm_and_si128(_mm_srli_epi32(bits, 24), _mm_set1_epi32(0x80));
+    const __m128i number = _mm_or_si128(_mm_blendv_epi8(normal, small, is_small), sign);
+    const __m128i is_nan = _mm_cmpgt_epi32(u, _mm_set1_epi32(0x7F800000));
+    const __m128i code = _mm_blendv_epi8(number, _mm_set1_epi32(0x7F), is_nan);
+    return (uint32_t)_mm_cvtsi128_si32(_mm_shuffle_epi8(code, _mm_set1_epi32(0x0C080400)));
 }
-
-MXA_DEVICE uint32_t mxa_emu_e5m2(float x)
-{
-    return mxa_emu_fp8(x, 2, -14, 0x7B);
-}
+#define MXA_EMU_FP8X4(a, b, c, d, mantissa_bits, least, most)                                      \
+    mxa_emu_fp8x4(_mm_setr_ps(a, b, c, d), mantissa_bits, least, most)
+#else
+#define MXA_EMU_FP8X4(a, b, c, d, mantissa_bits, least, most)                                      \
+    (mxa_emu_fp8(a, mantissa_bits, least, most) |                                                  \
+     mxa_emu_fp8(b, mantissa_bits, least, most) << 8 |                                             \
+     mxa_emu_fp8(c, mantissa_bits, least, most) << 16 |                                            \
+     mxa_emu_fp8(d, mantissa_bits, least, most) << 24)
+#endif
 
 MXA_DEVICE uint32_t e4m3x4_from_f32(float a, float b, float c, float d)
 {
-    return mxa_emu_e4m3(a) | mxa_emu_e4m3(b) << 8 | mxa_emu_e4m3(c) << 16 | mxa_emu_e4m3(d) << 24;
+    return MXA_EMU_FP8X4(a, b, c, d, 3, -6, 0x7E);
 }
 
 MXA_DEVICE uint32_t e5m2x4_from_f32(float a, float b, float c, float d)
 {
-    return mxa_emu_e5m2(a) | mxa_emu_e5m2(b) << 8 | mxa_emu_e5m2(c) << 16 | mxa_emu_e5m2(d) << 24;
+    return MXA_EMU_FP8X4(a, b, c, d, 2, -14, 0x7B);
 }
 
 MXA_DEVICE uint32_t e4m3x4_from_f16x2(uint32_t ab, uint32_t cd)

@@ -367,6 +367,17 @@ static mxa_cu_result emu_map(mxa_tensor_map *map, int type, uint32_t rank, void 
                : 0;
 }
 
+const char *mxa_emu_lacks(void)
+{
+#if defined(MXA_BUILD_AVX2)
+    /* Whatever has these has F16C, which clang 14 does not ask for. */
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+        return "AVX2, FMA and F16C";
+    }
+#endif
+    return NULL;
+}
+
 const mxa_driver *mxa_emu_driver(void)
 {
     static const mxa_driver table = {

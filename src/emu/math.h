@@ -14,6 +14,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 /* What ex2, lg2 and tanh return. 0: the nearest number. Else a number within the bound that the ISA
  * gives, chosen by this seed and the argument. Of the launch that this OS thread is in. */
 void mxa_emu_approximate(uint64_t seed);
@@ -342,6 +346,36 @@ MXA_DEVICE float f32x2_low(mxa_f32x2 x)
 MXA_DEVICE float f32x2_high(mxa_f32x2 x)
 {
     return x.high;
+}
+
+/* 2^x of both: exp2_approx in vectors of two. */
+MXA_DEVICE mxa_f32x2 exp2_approx_f32x2(mxa_f32x2 x)
+{
+#if defined(__AVX2__)
+    const __m128 both = _mm_unpacklo_ps(_mm_set_ss(x.low), _mm_set_ss(x.high));
+    const __m128 magnitude = _mm_andnot_ps(_mm_set1_ps(-0.0F), both);
+    const __m128 plain = _mm_and_ps(_mm_cmpge_ps(magnitude, _mm_set1_ps(0x1p-126F)),
+                                    _mm_cmplt_ps(magnitude, _mm_set1_ps(126)));
+    if ((_mm_movemask_ps(plain) & 3) == 3 &&
+        !atomic_load_explicit(&mxa_emu_approximate_threads, memory_order_relaxed)) {
+        const __m128d wide = _mm_cvtps_pd(both), shift = _mm_set1_pd(0x1.8p44);
+        const __m128d nearest = _mm_add_pd(wide, shift);
+        const __m128d r = _mm_mul_pd(_mm_sub_pd(wide, _mm_sub_pd(nearest, shift)),
+                                     _mm_set1_pd(0x1.62e42fefa39efp-1));
+        const __m128i i = _mm_castpd_si128(nearest);
+        const __m128d root = _mm_loadh_pd(_mm_load_sd(&mxa_emu_roots[_mm_extract_epi8(i, 0)]),
+                                          &mxa_emu_roots[_mm_extract_epi8(i, 8)]);
+        const __m128d high = _mm_add_pd(
+            _mm_set1_pd(0.5),
+            _mm_mul_pd(r, _mm_add_pd(_mm_set1_pd(1.0 / 6), _mm_mul_pd(r, _mm_set1_pd(1.0 / 24)))));
+        const __m128d y =
+            _mm_add_pd(root, _mm_mul_pd(root, _mm_add_pd(r, _mm_mul_pd(_mm_mul_pd(r, r), high))));
+        const __m128i up = _mm_slli_epi64(_mm_srli_epi64(i, 8), 52);
+        const __m128 z = _mm_cvtpd_ps(_mm_castsi128_pd(_mm_add_epi64(_mm_castpd_si128(y), up)));
+        return f32x2_from(_mm_cvtss_f32(z), _mm_cvtss_f32(_mm_movehdup_ps(z)));
+    }
+#endif
+    return f32x2_from(exp2_approx(x.low), exp2_approx(x.high));
 }
 
 MXA_DEVICE mxa_f32x2 fma_f32x2(mxa_f32x2 a, mxa_f32x2 b, mxa_f32x2 c)

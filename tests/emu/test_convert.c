@@ -304,6 +304,9 @@ static void approximations(void)
             differs += y != (float)exact;
             CHECK(y == exp2_approx(x), "exp2(%a) differs from itself", (double)x);
             const float z = (float)(mxt_random_uniform(&random) * 1.5 + 0.5);
+            const mxa_f32x2 both = exp2_approx_f32x2(f32x2_from(x, z));
+            CHECK(both.low == y && both.high == exp2_approx(z), "exp2 of (%a, %a)", (double)x,
+                  (double)z);
             log2_error = fmax(log2_error, fabs((double)log2_approx(z) - log2((double)z)));
             const float t = (float)mxt_random_gaussian(&random);
             tanh_error = fmax(tanh_error, fabs((double)tanh_approx(t) / tanh((double)t) - 1));
@@ -332,6 +335,15 @@ static void approximations(void)
     CHECK(exp2_approx(-127) == 0 && exp2_approx(200) == INFINITY, "exp2 beyond");
     CHECK(log2_approx(0) == -INFINITY && log2_approx(0x1p-130F) == -INFINITY && log2_approx(1) == 0,
           "log2");
+    const float rare[] = {0, -INFINITY, -127, 200, 0x1p-140F, 126, NAN};
+    for (int i = 0; i < 7; i++) {
+        const mxa_f32x2 both = exp2_approx_f32x2(f32x2_from(rare[i], 1));
+        const mxa_f32x2 turned = exp2_approx_f32x2(f32x2_from(1, rare[i]));
+        const uint32_t want = bits_f32(exp2_approx(rare[i]));
+        CHECK(bits_f32(both.low) == want && bits_f32(turned.high) == want &&
+                  both.high == exp2_approx(1) && turned.low == both.high,
+              "exp2 of a pair with %g", (double)rare[i]);
+    }
     CHECK(is_nan(exp2_approx(NAN)) && is_nan(log2_approx(-1)), "NaN");
     mxa_emu_approximate(0);
 }

@@ -279,6 +279,12 @@ MXA_DEVICE float f32x2_high(mxa_f32x2 x)
     return high;
 }
 
+/* exp2_approx of both. */
+MXA_DEVICE mxa_f32x2 exp2_approx_f32x2(mxa_f32x2 x)
+{
+    return f32x2_from(exp2_approx(f32x2_low(x)), exp2_approx(f32x2_high(x)));
+}
+
 MXA_DEVICE mxa_f32x2 fma_f32x2(mxa_f32x2 a, mxa_f32x2 b, mxa_f32x2 c)
 {
     mxa_f32x2 y;

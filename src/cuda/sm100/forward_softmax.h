@@ -193,8 +193,9 @@ MXA_DEVICE void forward_exponentials(const uint32_t *s, float scale, const forwa
                 if (!marks && (2 * i + pair) % FORWARD_POLYNOMIAL == FORWARD_POLYNOMIAL - 1) {
                     forward_exp2_polynomial(x, &e[2 * pair], &e[2 * pair + 1]);
                 } else {
-                    e[2 * pair] = exp2_approx(f32x2_low(x));
-                    e[2 * pair + 1] = exp2_approx(f32x2_high(x));
+                    x = exp2_approx_f32x2(x);
+                    e[2 * pair] = f32x2_low(x);
+                    e[2 * pair + 1] = f32x2_high(x);
                 }
                 sum[pair] = add_f32x2(sum[pair], f32x2_from(e[2 * pair], e[2 * pair + 1]));
             }
