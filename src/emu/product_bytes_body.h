@@ -86,6 +86,17 @@ static void find_spare(const integers *b, int n, four_rows *four)
     }
 }
 
+/* Whole units of the low sums go to the others. */
+static void carry(four_rows *four, int r, int j)
+{
+    const __m256i low = load_ints(&four->low[r][j]);
+    const __m256i sum =
+        _mm256_add_epi32(load_ints(&four->sum[r][j]), _mm256_srai_epi32(low, FINER));
+    const __m256i rest = _mm256_and_si256(low, _mm256_set1_epi32((1 << FINER) - 1));
+    _mm256_storeu_si256((__m256i *)(void *)&four->sum[r][j], sum);
+    _mm256_storeu_si256((__m256i *)(void *)&four->low[r][j], rest);
+}
+
 /* Products with a low factor; of vectors without any nothing is said. Where two low ones meet,
  * their product is too small for these units: left out, and told. */
 static void add_lows(const integers *b, int n, four_rows *four)
@@ -121,35 +132,37 @@ static void add_lows(const integers *b, int n, four_rows *four)
             _mm256_storeu_si256((__m256i *)(void *)to, MULTIPLY_ADD(before, x, y));
         }
     }
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < b->lows && !four->row[r].lows; i++) {
+            if (!b->low_vector[i].is_next) {
+                carry(four, r, b->low_vector[i].first);
+            }
+        }
+        for (int j = 0; j < n && four->row[r].lows; j += LANES) {
+            carry(four, r, j);
+        }
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------
  * Outputs that nothing is cut from
  * --------------------------------------------------------------------------------------------- */
 
-/* A row's outputs on their way, in units of 2^up of their own. */
+/* A row's outputs on their way, in units of 2^UP of their own. */
 typedef struct exact_row {
-    __m256 finer; /* 2^-(unit + up) */
+    __m256 finer; /* 2^-(unit + UP) */
     __m256i large;
     __m256 odd;
 } exact_row;
 
-static __m256 finer_of(const integer_row *a, int up)
-{
-    return _mm256_castsi256_ps(_mm256_set1_epi32((254 - up - a->unit - a->scale) << 23));
-}
-
 /* Eight outputs; where `large` or `odd` then is not 0, they are not exact. */
-PRODUCT_INLINE __m256 exact_eight(const integers *b, const four_rows *four, int r, int j, int up,
-                                  int lows, const uint32_t *c, exact_row *all)
+PRODUCT_INLINE __m256 exact_eight(const integers *b, const four_rows *four, int r, int j,
+                                  const uint32_t *c, exact_row *all)
 {
     const __m256 finer = _mm256_mul_ps(all->finer, _mm256_loadu_ps(&b->finer[j]));
     const __m256i unit = _mm256_sub_epi32(_mm256_set1_epi32(254 << 23), _mm256_castps_si256(finer));
     __m256i sum = load_ints(&four->sum[r][j]);
-    if (lows && (four->row[r].lows || b->has_low[j / LANES])) {
-        sum = _mm256_add_epi32(sum, _mm256_srai_epi32(load_ints(&four->low[r][j]), FINER));
-    }
-    sum = _mm256_srai_epi32(sum, up);
+    sum = _mm256_srai_epi32(sum, UP);
     if (c) {
         const __m256 own = _mm256_mul_ps(_mm256_loadu_ps((const float *)(const void *)c), finer);
         const __m256i term = _mm256_cvttps_epi32(own);
@@ -164,15 +177,15 @@ PRODUCT_INLINE __m256 exact_eight(const integers *b, const four_rows *four, int 
 }
 
 /* A block of a row; 0: something may be cut, d stays. c may be d, or NULL for zeros. */
-PRODUCT_INLINE int exact_block(const integers *b, const four_rows *four, int r, int j, int up,
-                               int lows, __m256 finer, const uint32_t *c, uint32_t *d)
+PRODUCT_INLINE int exact_block(const integers *b, const four_rows *four, int r, int j, __m256 finer,
+                               const uint32_t *c, uint32_t *d)
 {
     __m256 x[BLOCK / LANES];
     exact_row all = {finer, _mm256_setzero_si256(), _mm256_setzero_ps()};
     PRODUCT_UNROLL
     for (int v = 0; v < BLOCK / LANES; v++) {
         const int at = v * LANES;
-        x[v] = exact_eight(b, four, r, j + at, up, lows, c ? c + at : c, &all);
+        x[v] = exact_eight(b, four, r, j + at, c ? c + at : c, &all);
     }
     const __m256i any_of = _mm256_or_si256(all.large, _mm256_castps_si256(all.odd));
     if (!_mm256_testz_si256(any_of, any_of)) {
@@ -191,23 +204,22 @@ PRODUCT_INLINE int exact_block(const integers *b, const four_rows *four, int r, 
  * the cut of the products is at unit + 1 or below. Products that all are multiples of 2^UP units
  * lose nothing to it, nor does an accumulator that is such a multiple. One that is larger than all
  * products moves the cut up, beyond their last bits only where it has more than spare + 26 bits. */
-PRODUCT_INLINE int exact_outputs(const integers *b, four_rows *four, int r, int n, int lows,
-                                 int accumulate, uint32_t *d)
+PRODUCT_INLINE int exact_outputs(const integers *b, four_rows *four, int r, int n, int accumulate,
+                                 uint32_t *d)
 {
     const integer_row *a = &four->row[r];
     const int unit = a->unit + a->scale, least = unit + b->least_unit - 254;
     const int fits = !a->special && unit > 0 && unit < 250 && b->least_unit > 0 &&
                      b->most_unit < 254 && least >= LEAST_UNIT && unit + b->most_unit - 254 <= -UP;
-    const __m256 finer = finer_of(a, UP);
+    const __m256 finer = _mm256_castsi256_ps(_mm256_set1_epi32((254 - UP - unit) << 23));
     int left = 0;
     for (int j = 0; j < n; j += BLOCK) {
         const int at = j / BLOCK;
         const __m256i limit = load_ints(&four->limit[r][j]);
         const __m256i short_of = _mm256_cmpgt_epi8(_mm256_set1_epi8(26), limit);
-        const int done =
-            fits && !b->special[at] && !(lows && four->meets[r][at]) &&
-            _mm256_testz_si256(short_of, short_of) &&
-            exact_block(b, four, r, j, UP, lows, finer, accumulate ? d + j : NULL, d + j);
+        const int done = fits && !b->special[at] && !four->meets[r][at] &&
+                         _mm256_testz_si256(short_of, short_of) &&
+                         exact_block(b, four, r, j, finer, accumulate ? d + j : NULL, d + j);
         four->is_left[r][at] = (uint8_t)!done;
         left |= !done;
     }
@@ -220,13 +232,8 @@ static int finish_exactly(const mxa_emu_product *p, const integers *b, four_rows
     int left = 0;
     for (int r = 0; r < ROWS; r++) {
         uint32_t *d = p->d + (i + r) * p->stride;
-        if (b->lows || four->row[r].lows) {
-            left |= exact_outputs(b, four, r, p->n, 1, p->accumulate, d);
-        } else if (p->accumulate) {
-            left |= exact_outputs(b, four, r, p->n, 0, 1, d);
-        } else {
-            left |= exact_outputs(b, four, r, p->n, 0, 0, d);
-        }
+        left |= p->accumulate ? exact_outputs(b, four, r, p->n, 1, d)
+                              : exact_outputs(b, four, r, p->n, 0, d);
     }
     return left;
 }
