@@ -133,7 +133,7 @@ static void sync_lanes(mxa_emu_meeting *meeting)
 
 void mxa_emu_warp_sync(void)
 {
-    mxa_emu_meet_warp("bar.warp.sync", sync_lanes, 0, NULL, MXA_EMU_MEETING_SITE());
+    mxa_emu_leave("bar.warp.sync", sync_lanes, MXA_EMU_MEETING_SITE());
 }
 
 typedef struct exchange_lane {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Clocks are cut from sheets, which are freed together. */
-enum { SHEET_CLOCKS = 32 };
+enum { SHEET_CLOCKS = 32, MOST_SHEETS = 64 };
 typedef struct mxa_emu_clock_sheet {
     struct mxa_emu_clock_sheet *next;
     uint64_t reserved; /* clocks start at a multiple of 16 */
@@ -20,17 +20,26 @@ static void put_back(mxa_emu_clocks *clocks, mxa_emu_clock *clock)
     clocks->unused = clock;
 }
 
+static size_t clock_bytes(const mxa_emu_clocks *clocks)
+{
+    return sizeof(mxa_emu_clock) + clocks->components * sizeof clocks->unused->at[0];
+}
+
+static void put_sheet(mxa_emu_clocks *clocks, clock_sheet *sheet)
+{
+    for (int i = SHEET_CLOCKS - 1; i >= 0; i--) {
+        put_back(clocks,
+                 (mxa_emu_clock *)(void *)(sheet->clocks + (size_t)i * clock_bytes(clocks)));
+    }
+}
+
 static mxa_emu_clock *clock_new(mxa_emu_clocks *clocks)
 {
     if (!clocks->unused) {
-        const size_t bytes =
-            sizeof(mxa_emu_clock) + clocks->components * sizeof clocks->unused->at[0];
-        clock_sheet *sheet = mxa_emu_alloc(sizeof *sheet + SHEET_CLOCKS * bytes);
+        clock_sheet *sheet = mxa_emu_alloc(sizeof *sheet + SHEET_CLOCKS * clock_bytes(clocks));
         sheet->next = clocks->sheets;
         clocks->sheets = sheet;
-        for (int i = SHEET_CLOCKS - 1; i >= 0; i--) {
-            put_back(clocks, (mxa_emu_clock *)(void *)(sheet->clocks + (size_t)i * bytes));
-        }
+        put_sheet(clocks, sheet);
     }
     mxa_emu_clock *clock = clocks->unused;
     memcpy(&clocks->unused, clock->at, sizeof clocks->unused);
@@ -57,8 +66,17 @@ void mxa_emu_clock_drop(mxa_emu_clocks *clocks, const mxa_emu_clock *clock)
 
 void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components)
 {
+    const uint32_t rounded = (components + 15) & ~15u;
+    if (rounded != clocks->components) {
+        mxa_emu_clocks_free(clocks);
+    }
+    clock_sheet *sheets = clocks->sheets;
     memset(clocks, 0, sizeof *clocks);
-    clocks->components = (components + 15) & ~15u;
+    clocks->components = rounded;
+    clocks->sheets = sheets;
+    for (clock_sheet *sheet = sheets; sheet; sheet = sheet->next) {
+        put_sheet(clocks, sheet);
+    }
 #if defined(__x86_64__)
     clocks->has_avx2 = __builtin_cpu_supports("avx2") != 0;
 #endif
@@ -67,7 +85,20 @@ void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components)
     clocks->zero = zero;
 }
 
+/* Few launches know more than some hundred clocks; what one needed beyond is given back. */
 void mxa_emu_clocks_end(mxa_emu_clocks *clocks)
+{
+    clocks->unused = NULL;
+    int sheets = 0;
+    for (clock_sheet *sheet = clocks->sheets; sheet; sheet = sheet->next) {
+        if (++sheets > MOST_SHEETS) {
+            mxa_emu_clocks_free(clocks);
+            return;
+        }
+    }
+}
+
+void mxa_emu_clocks_free(mxa_emu_clocks *clocks)
 {
     while (clocks->sheets) {
         clock_sheet *next = clocks->sheets->next;

@@ -177,7 +177,6 @@ struct mxa_emu_thread {
     int (*condition)(void *argument);   /* AT_CONDITION */
     void *condition_argument;
     const char *condition_name;
-    int32_t *phases_seen; /* by mbarrier number */
     /* For reports: the mbarriers that it last waited for and last arrived on, and their phases. */
     const struct mxa_emu_mbarrier *waited, *arrived;
     int32_t waited_phase, arrived_phase;
@@ -207,6 +206,15 @@ void mxa_emu_options_init(mxa_emu_options *options);
  * and what is issued to a pipe, is counted without this. */
 void mxa_emu_count(const char *name);
 
+/* Instructions so frequent that they are counted apart, and get their names at the end. */
+enum {
+    MXA_EMU_HOT_LOAD_SHARED,
+    MXA_EMU_HOT_STORE_SHARED,
+    MXA_EMU_HOT_LOAD_GLOBAL,
+    MXA_EMU_HOT_STORE_GLOBAL,
+    MXA_EMU_HOT
+};
+
 /* The launch that this OS thread is in. */
 typedef struct mxa_emu {
     mxa_emu_options options;
@@ -218,7 +226,8 @@ typedef struct mxa_emu {
     int arch;            /* 90, 100; 0: whatever the kernel uses */
     uint32_t components; /* of a clock */
     uint64_t random;
-    struct mxa_emu_tally *tally;   /* instructions by name */
+    struct mxa_emu_tally *tally; /* instructions by name */
+    int64_t hot[MXA_EMU_HOT];
     int64_t step;                  /* switches and operations so far */
     struct mxa_emu_engine *engine; /* sched.c, async.c */
     struct mxa_emu_reports *reports;
@@ -244,8 +253,9 @@ struct mxa_emu_meeting {
     mxa_emu_warp *warp;    /* the first of them */
     mxa_emu_site site;     /* of the last lane to come: for reports */
     mxa_emu_site sites[MXA_EMU_GROUP_LANES];
-    void *lane[MXA_EMU_GROUP_LANES]; /* each lane's struct */
-    void *left;                      /* by the lanes; freed should they not all come */
+    void *lane[MXA_EMU_GROUP_LANES];    /* each lane's struct */
+    void *left;                         /* by the lanes; freed should they not all come */
+    uint32_t fence_before, fence_after; /* lanes that have such a tcgen05 fence behind it */
 };
 
 void mxa_emu_meet_warp(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key, void *lane,
@@ -259,6 +269,7 @@ void mxa_emu_meet_warpgroup(const char *name, void (*body)(mxa_emu_meeting *), u
 mxa_emu_meeting *mxa_emu_leave_begin(const char *name, void (*body)(mxa_emu_meeting *),
                                      uint64_t key, mxa_emu_site site);
 void mxa_emu_leave_end(mxa_emu_meeting *meeting);
+void mxa_emu_leave(const char *name, void (*body)(mxa_emu_meeting *), mxa_emu_site site); /* both */
 void mxa_emu_settle_here(mxa_emu_site site);
 
 /* Lets others run now and then. */
@@ -289,6 +300,10 @@ void mxa_emu_learn(mxa_emu_thread *thread, uint16_t component, uint32_t clock);
 void mxa_emu_learn_tensor(mxa_emu_thread *thread, uint16_t component, uint32_t clock);
 void mxa_emu_fence_proxy(mxa_emu_thread *thread);  /* fence.proxy.async: proxy |= known */
 void mxa_emu_fence_tensor(mxa_emu_thread *thread); /* tcgen05.fence::after: tensor |= known */
+/* tcgen05.fence::before: what the warp has waited for is known to whom it synchronises with next */
+void mxa_emu_fence_publish(mxa_emu_thread *thread);
+/* Either of them, by the thread that runs: now, or right after what it has left. */
+void mxa_emu_fence_in_turn(int before, mxa_emu_site site);
 
 /* An arrival by a pipe (commit): carries what the issuer knew, and the pipe's clock. Keep it in the
  * op between issue and arrival. */

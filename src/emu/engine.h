@@ -14,6 +14,7 @@
 
 enum {
     MXA_EMU_MBARRIERS = 128, /* of a CTA */
+    MXA_EMU_MOST_THREADS = 1024,
     MXA_EMU_NAMED_BARRIERS = 16,
     MXA_EMU_ARRIVALS = 32, /* remembered of each mbarrier */
     MXA_EMU_PIPES = 64,    /* made on demand: tensor and bulk pipes of threads */
@@ -113,6 +114,8 @@ typedef struct mxa_emu_mbarrier {
     const char *arrives, *waits; /* roles: dev_barrier */
     mxa_emu_arrival arrival[MXA_EMU_ARRIVALS];
     uint32_t arrivals;
+    uint64_t waiters[MXA_EMU_MOST_THREADS / 64]; /* bits of threads that wait */
+    int32_t *seen;                               /* phase that each thread saw last */
 } mxa_emu_mbarrier;
 
 typedef struct mxa_emu_named_barrier {
@@ -132,6 +135,7 @@ struct mxa_emu_barriers {
     mxa_emu_named_barrier named[MXA_EMU_NAMED_BARRIERS];
     mxa_emu_region_name shared_region[MXA_EMU_REGIONS], tensor_region[MXA_EMU_REGIONS];
     int shared_regions, tensor_regions;
+    int32_t seen[MXA_EMU_MBARRIERS][MXA_EMU_MOST_THREADS];
 };
 
 void mxa_emu_barriers_begin(mxa_emu_cta *cta);

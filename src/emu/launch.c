@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REGISTERS = 65536, MOST_THREADS = 1024 };
+enum { REGISTERS = 65536, MOST_THREADS = MXA_EMU_MOST_THREADS };
 
 void *mxa_emu_alloc(size_t bytes)
 {
@@ -93,7 +93,6 @@ typedef struct cta_memory {
     mxa_emu_meeting left[MOST_THREADS / MXA_EMU_LANES][MXA_EMU_LEFT];
     struct mxa_emu_barriers barriers;
     mxa_emu_thread threads[MOST_THREADS + 1]; /* the last is nobody's, and looked at by sched.c */
-    int32_t phases[MOST_THREADS][MXA_EMU_MBARRIERS];
     uint32_t tmem[MXA_EMU_TMEM_LANES][MXA_EMU_TMEM_COLUMNS];
     unsigned char shared[MXA_EMU_SHARED_BYTES], before[MXA_EMU_SHARED_BYTES];
     uint16_t stale[MXA_EMU_SHARED_BYTES / 16];
@@ -120,6 +119,7 @@ static void machine_free(void *argument)
         free(m->ctas[c]);
     }
     mxa_emu_stacks_unmap(m->stacks, m->stacks_count);
+    mxa_emu_clocks_free(&m->engine.clocks);
     free(m->engine.pool);
     free(m);
 }
@@ -220,7 +220,6 @@ static void begin_threads(cta_memory *memory)
         thread->known = mxa_emu_clock_keep(zero);
         thread->proxy = mxa_emu_clock_keep(zero);
         thread->tensor = mxa_emu_clock_keep(zero);
-        thread->phases_seen = memory->phases[i];
     }
 }
 
@@ -432,7 +431,9 @@ int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int t
     memcpy(copy, parameters, kernel->parameter_bytes);
     mxa_emu_op **pool = m->engine.pool;
     const int pool_room = m->engine.pool_room;
+    const mxa_emu_clocks clocks = m->engine.clocks;
     memset(&m->engine, 0, sizeof m->engine);
+    m->engine.clocks = clocks;
     m->engine.pool = pool;
     m->engine.pool_room = pool_room;
     m->engine.runnable = m->runnable;
@@ -466,6 +467,7 @@ int mxa_emu_launch_traced(const mxa_emu_kernel *kernel, const int grid[3], int t
     } else {
         mxa_emu_error(0, "out of memory", 0, 0, "%s", "for the blocks of the grid");
     }
+    mxa_emu_count_hot();
     mxa_emu_reports_sum(emu.reports, result);
     result->text = mxa_emu_reports_text(emu.reports);
     mxa_emu_reports_free(emu.reports);

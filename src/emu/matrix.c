@@ -86,21 +86,37 @@ uint32_t mxa_emu_matrix_address(const mxa_emu_matrix *matrix, uint32_t x, uint32
     return mxa_emu_swizzle(linear(matrix, x, k), pattern);
 }
 
-/* Address of byte `byte` of a row of mxa_emu_matrix_check. */
-static uint32_t at(const mxa_emu_matrix *m, uint32_t row, uint32_t byte)
+enum { PERIOD = 8, CHUNK = 16, MOST_CHUNKS = 32 };
+
+/* Where the chunks of a row of mxa_emu_matrix_check lie: eight rows further all is `step` further,
+ * since a stride is a multiple of the swizzle's pattern. */
+typedef struct chunks {
+    uint32_t at[PERIOD][MOST_CHUNKS], step;
+} chunks;
+
+static void find_chunks(const mxa_emu_matrix *m, uint32_t rows, uint32_t bytes, chunks *c)
 {
-    return m->along_x ? mxa_emu_matrix_address(m, byte, row) : mxa_emu_matrix_address(m, row, byte);
+    for (uint32_t row = 0; row < PERIOD && row < rows; row++) {
+        for (uint32_t byte = 0; byte < bytes; byte += CHUNK) {
+            c->at[row][byte / CHUNK] = m->along_x ? mxa_emu_matrix_address(m, byte, row)
+                                                  : mxa_emu_matrix_address(m, row, byte);
+        }
+    }
+    c->step = m->along_x && !m->swizzle ? m->leading : m->stride;
 }
 
 void mxa_emu_matrix_check(const mxa_emu_matrix *m, const mxa_emu_access *as, int rank,
                           uint32_t rows, uint32_t bytes)
 {
+    chunks c;
+    find_chunks(m, rows, bytes, &c);
     const uint32_t where = (uint32_t)rank << MXA_EMU_RANK_SHIFT;
     uint32_t block = 0;
     uint64_t units = 0; /* of the block, gathered while accesses stay in it */
     for (uint32_t row = 0; row < rows; row++) {
-        for (uint32_t byte = 0; byte < bytes; byte += 16) {
-            const uint32_t address = at(m, row, byte), in = address / 1024 * 1024;
+        for (uint32_t chunk = 0; chunk < bytes / CHUNK; chunk++) {
+            const uint32_t address = c.at[row % PERIOD][chunk] + row / PERIOD * c.step;
+            const uint32_t in = address / 1024 * 1024;
             if (units && in != block) {
                 mxa_emu_check_units(as, where + block, units, 0);
                 units = 0;
@@ -115,17 +131,20 @@ void mxa_emu_matrix_check(const mxa_emu_matrix *m, const mxa_emu_access *as, int
 void mxa_emu_matrix_read(const mxa_emu_matrix *m, const mxa_emu_cta *cta, uint32_t rows,
                          uint32_t bytes, unsigned char *out)
 {
+    chunks c;
+    find_chunks(m, rows, bytes, &c);
     for (uint32_t row = 0; row < rows; row++) {
-        for (uint32_t byte = 0; byte < bytes; byte += 16) {
-            const uint32_t from = at(m, row, byte) - MXA_EMU_SHARED_BASE;
-            unsigned char *to = out + (size_t)row * bytes + byte;
-            if (from <= MXA_EMU_SHARED_BYTES - 16) {
-                memcpy(to, cta->shared + from, 16);
+        for (uint32_t chunk = 0; chunk < bytes / CHUNK; chunk++) {
+            const uint32_t from =
+                c.at[row % PERIOD][chunk] + row / PERIOD * c.step - MXA_EMU_SHARED_BASE;
+            unsigned char *to = out + (size_t)row * bytes + (size_t)chunk * CHUNK;
+            if (from <= MXA_EMU_SHARED_BYTES - CHUNK) {
+                memcpy(to, cta->shared + from, CHUNK);
                 if (cta->stale_units) {
                     mxa_emu_stale_serve(cta, from, to);
                 }
             } else {
-                memset(to, 0xFF, 16); /* reported when it was issued */
+                memset(to, 0xFF, CHUNK); /* reported when it was issued */
             }
         }
     }

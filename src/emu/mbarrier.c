@@ -68,10 +68,11 @@ static void progress(mxa_emu_mbarrier *barrier, mxa_emu_cta *cta)
     mxa_emu_clock_drop(clocks, barrier->done_proxy);
     barrier->done_known = mxa_emu_gathered(clocks, &barrier->known);
     barrier->done_proxy = mxa_emu_gathered(clocks, &barrier->proxy);
-    for (int i = mxa_emu_now->threads - 1; i >= 0; i--) {
-        mxa_emu_thread *thread = &cta->threads[i];
-        if (thread->state == MXA_EMU_AT_MBARRIER && thread->wait_address == barrier->address) {
-            mxa_emu_make_runnable(thread);
+    for (int i = MXA_EMU_MOST_THREADS / 64 - 1; i >= 0; i--) {
+        for (uint64_t *rest = &barrier->waiters[i]; *rest;) {
+            const int last = 63 - __builtin_clzll(*rest);
+            *rest &= ~((uint64_t)1 << last);
+            mxa_emu_make_runnable(&cta->threads[64 * i + last]);
         }
     }
 }
@@ -131,8 +132,9 @@ void mxa_emu_mbarrier_init(uint32_t address, uint32_t count)
     }
     mxa_emu_mbarrier *barrier = &barriers->mbarrier[barriers->mbarriers];
     memset(barrier, 0, sizeof *barrier);
+    barrier->seen = barriers->seen[barriers->mbarriers];
     for (int i = 0; i < mxa_emu_now->threads; i++) {
-        cta->threads[i].phases_seen[barriers->mbarriers] = NEVER_SEEN;
+        barrier->seen[i] = NEVER_SEEN;
     }
     barriers->index[offset / 8] = (uint8_t)++barriers->mbarriers;
     barrier->address = address;
@@ -337,12 +339,13 @@ int mxa_emu_mbarrier_try_wait(uint32_t address, uint32_t parity)
     while (((uint32_t)barrier->phase & 1) == parity) {
         thread->wait_address = barrier->address;
         thread->wait_parity = parity;
+        barrier->waiters[thread->index / 64] |= (uint64_t)1 << thread->index % 64;
         mxa_emu_block_in(MXA_EMU_AT_MBARRIER, site);
     }
     if (mxa_emu_now->step > first) {
         mxa_emu_trace_wait(thread, barrier->name, first);
     }
-    check_phase(barrier, &thread->phases_seen[barrier - thread->cta->barriers->mbarrier], site);
+    check_phase(barrier, &barrier->seen[thread->index], site);
     mxa_emu_acquire(thread, barrier->done_known, barrier->done_proxy);
     thread->waited = barrier;
     thread->waited_phase = barrier->phase - 1;

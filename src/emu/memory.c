@@ -6,6 +6,7 @@
 
 #include "emu/engine.h"
 #include "emu/overlap.h"
+#include "emu/shadow.h"
 #include "emu/stale.h"
 
 #include <pthread.h>
@@ -141,7 +142,7 @@ static void *pointer(uint64_t at)
 void mxa_emu_load_global(void *to, uint64_t at, uint32_t bytes)
 {
     const mxa_emu_site site = MXA_EMU_SITE();
-    mxa_emu_count("ld.global");
+    mxa_emu_now->hot[MXA_EMU_HOT_LOAD_GLOBAL]++;
     if (!check_global(at, bytes, "load", site)) {
         memset(to, 0xFF, bytes);
         return;
@@ -155,7 +156,7 @@ void mxa_emu_load_global(void *to, uint64_t at, uint32_t bytes)
 void mxa_emu_store_global(uint64_t at, const void *from, uint32_t bytes)
 {
     const mxa_emu_site site = MXA_EMU_SITE();
-    mxa_emu_count("st.global");
+    mxa_emu_now->hot[MXA_EMU_HOT_STORE_GLOBAL]++;
     if (check_global(at, bytes, "store", site) &&
         (!mxa_emu_overlaps() || mxa_emu_overlap_write(at, bytes, mxa_emu_overlap_early(), site))) {
         move(pointer(at), from, bytes);
@@ -223,32 +224,54 @@ mxa_emu_access mxa_emu_generic(mxa_emu_site site)
     return as;
 }
 
-static unsigned char *own_shared(uint32_t at, uint32_t bytes, int write, mxa_emu_site site)
+/* Own memory that is not as it mostly is: refused, or looked at in full. */
+static __attribute__((noinline)) unsigned char *
+own_shared_in_full(const mxa_emu_access *as, uint32_t at, uint32_t bytes, int write)
 {
-    const mxa_emu_access as = mxa_emu_generic(site);
     if (at % bytes) {
-        mxa_emu_error(0, "misaligned shared access", site, 0, "%u bytes at 0x%x", bytes, at);
+        mxa_emu_error(0, "misaligned shared access", as->site, 0, "%u bytes at 0x%x", bytes, at);
         return NULL;
     }
     if (at >> MXA_EMU_RANK_SHIFT != (uint32_t)mxa_emu_now->thread->cta->rank) {
-        mxa_emu_error(0, "another CTA's shared memory", site, 0, "0x%x", at);
+        mxa_emu_error(0, "another CTA's shared memory", as->site, 0, "0x%x", at);
         return NULL;
     }
-    unsigned char *memory = mxa_emu_shared(at, bytes, site);
+    unsigned char *memory = mxa_emu_shared(at, bytes, as->site);
     if (memory) {
-        mxa_emu_cta *cta = mxa_emu_now->thread->cta;
-        mxa_emu_check_own(&as, at, bytes, write);
-        if (write && mxa_emu_now->options.checks) {
-            mxa_emu_stale_keep(cta, (uint32_t)(memory - cta->shared), bytes);
-        }
+        mxa_emu_check_own(as, at, bytes, write);
+    }
+    return memory;
+}
+
+static inline unsigned char *own_shared(uint32_t at, uint32_t bytes, int write, mxa_emu_site site)
+{
+    const mxa_emu *emu = mxa_emu_now;
+    const mxa_emu_thread *thread = emu->thread;
+    mxa_emu_cta *cta = thread->cta;
+    const uint32_t offset = at - ((uint32_t)cta->rank << MXA_EMU_RANK_SHIFT) - MXA_EMU_SHARED_BASE;
+    const uint32_t first = cta->shared_base - MXA_EMU_SHARED_BASE,
+                   end = cta->shared_end - MXA_EMU_SHARED_BASE;
+    const mxa_emu_access as = {.clock = thread->own,
+                               .component = thread->component,
+                               .thread = thread->component,
+                               .site = site,
+                               .kind = MXA_EMU_GENERIC};
+    unsigned char *memory = cta->shared + offset;
+    if (offset % bytes || offset < first || offset >= end || end - offset < bytes ||
+        !(emu->options.checks && mxa_emu_own_in_order(&as, thread, offset, bytes, write))) {
+        memory = own_shared_in_full(&as, at, bytes, write);
+    }
+    if (memory && write && emu->options.checks) {
+        move(cta->before + (memory - cta->shared), memory, bytes);
     }
     return memory;
 }
 
 void mxa_emu_load_shared(void *to, uint32_t at, uint32_t bytes)
 {
-    mxa_emu_count("ld.shared");
-    const unsigned char *from = own_shared(at, bytes, 0, MXA_EMU_SITE());
+    const mxa_emu_site site = MXA_EMU_SITE();
+    mxa_emu_now->hot[MXA_EMU_HOT_LOAD_SHARED]++;
+    const unsigned char *from = own_shared(at, bytes, 0, site);
     if (from) {
         move(to, from, bytes);
     } else {
@@ -258,8 +281,9 @@ void mxa_emu_load_shared(void *to, uint32_t at, uint32_t bytes)
 
 void mxa_emu_store_shared(uint32_t at, const void *from, uint32_t bytes)
 {
-    mxa_emu_count("st.shared");
-    unsigned char *to = own_shared(at, bytes, 1, MXA_EMU_SITE());
+    const mxa_emu_site site = MXA_EMU_SITE();
+    mxa_emu_now->hot[MXA_EMU_HOT_STORE_SHARED]++;
+    unsigned char *to = own_shared(at, bytes, 1, site);
     if (to) {
         move(to, from, bytes);
     }

@@ -335,6 +335,7 @@ mxa_emu_meeting *mxa_emu_leave_begin(const char *name, void (*body)(mxa_emu_meet
             }
         }
         warp->left_opened++;
+        meeting->fence_before = meeting->fence_after = 0;
     }
     join(meeting, is_first, name, body, key, site);
     return meeting;
@@ -351,6 +352,12 @@ void mxa_emu_leave_end(mxa_emu_meeting *meeting)
     hold(meeting, meeting->sites[thread->lane]);
     meeting->left = NULL;
     warp->left_done++;
+    for (uint32_t rest = meeting->fence_before; rest; rest &= rest - 1) {
+        mxa_emu_fence_publish(&warp->threads[__builtin_ctz(rest)]);
+    }
+    for (uint32_t rest = meeting->fence_after; rest; rest &= rest - 1) {
+        mxa_emu_fence_tensor(&warp->threads[__builtin_ctz(rest)]);
+    }
     for (int i = 0; warp->settlers && i < MXA_EMU_LANES; i++) {
         mxa_emu_thread *other = &warp->threads[i];
         if (other->settles && other->left == warp->left_done) {
@@ -358,6 +365,31 @@ void mxa_emu_leave_end(mxa_emu_meeting *meeting)
             warp->settlers--;
             mxa_emu_make_runnable(other);
         }
+    }
+}
+
+void mxa_emu_leave(const char *name, void (*body)(mxa_emu_meeting *), mxa_emu_site site)
+{
+    mxa_emu_leave_end(mxa_emu_leave_begin(name, body, 0, site));
+}
+
+void mxa_emu_fence_in_turn(int before, mxa_emu_site site)
+{
+    mxa_emu_thread *thread = mxa_emu_now->thread;
+    const mxa_emu_warp *warp = thread->warp;
+    if (thread->left != warp->left_done) {
+        mxa_emu_meeting *last = &warp->left[(thread->left - 1) % MXA_EMU_LEFT];
+        const uint32_t bit = 1u << thread->lane;
+        if (before ? !(last->fence_after & bit) : !(last->fence_before & bit)) {
+            *(before ? &last->fence_before : &last->fence_after) |= bit;
+            return;
+        }
+        mxa_emu_settle_here(site);
+    }
+    if (before) {
+        mxa_emu_fence_publish(thread);
+    } else {
+        mxa_emu_fence_tensor(thread);
     }
 }
 
@@ -425,6 +457,13 @@ void mxa_emu_fence_proxy(mxa_emu_thread *thread)
         mxa_emu_clock_join(&mxa_emu_engine_now()->clocks, &thread->proxy, thread->known);
         thread->own_proxy = thread->own++;
     }
+}
+
+void mxa_emu_fence_publish(mxa_emu_thread *thread)
+{
+    const mxa_emu_warp *warp = thread->warp;
+    mxa_emu_learn(thread, warp->load.component, warp->load_waited);
+    mxa_emu_learn(thread, warp->store.component, warp->store_waited);
 }
 
 void mxa_emu_fence_tensor(mxa_emu_thread *thread)

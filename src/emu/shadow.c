@@ -175,18 +175,13 @@ static int keep_order(const mxa_emu_access *old, const mxa_emu_access *as)
     }
 }
 
-static inline int knows(const mxa_emu_thread *viewer, const mxa_emu_access *old)
-{
-    return old->component == viewer->component || viewer->known->at[old->component] >= old->clock;
-}
-
 static inline int after_write(const touch *t, const mxa_emu_access *old,
                               const mxa_emu_thread *viewer)
 {
     if (t->place.tensor) {
         return viewer->tensor->at[old->component] >= old->clock;
     }
-    if (!knows(viewer, old)) {
+    if (!mxa_emu_at_least(viewer, old)) {
         return 0;
     }
     if (mxa_emu_is_async(t->as->kind) && mxa_emu_is_generic(old->kind)) {
@@ -202,7 +197,7 @@ static inline int after_read(const touch *t, const mxa_emu_access *old,
                              const mxa_emu_thread *viewer)
 {
     if (!t->place.tensor) {
-        return knows(viewer, old);
+        return mxa_emu_at_least(viewer, old);
     }
     const int same = old->component == t->as->component && old->clock == t->as->clock;
     return same || viewer->tensor->at[old->component] >= old->clock || keep_order(old, t->as);
@@ -253,7 +248,7 @@ static void add_reader(cell *c, const touch *t)
 {
     for (int r = 0; r < READERS; r++) {
         if (c->reader[r].kind == MXA_EMU_NOTHING || c->reader[r].component == t->as->component ||
-            knows(t->views[0], &c->reader[r])) {
+            mxa_emu_at_least(t->views[0], &c->reader[r])) {
             c->reader[r] = *t->as;
             return;
         }
@@ -345,7 +340,7 @@ static void take_away(record *records, int *count, uint64_t units, const touch *
     int kept = 0;
     for (int i = 0; i < *count; i++) {
         const mxa_emu_access *old = &records[i].as;
-        if (t->write || old->component == t->as->component || knows(t->views[0], old)) {
+        if (t->write || old->component == t->as->component || mxa_emu_at_least(t->views[0], old)) {
             records[i].units &= ~units;
         }
         if (records[i].units) {
@@ -473,32 +468,6 @@ void mxa_emu_check_shared(const mxa_emu_access *as, uint32_t address, uint32_t b
     }
 }
 
-/* What mostly happens to a cell that a thread loads or stores: touch_cell's outcome where all is in
- * order, and nobody's place has to be looked for; 0 where not, and nothing has been done. */
-static int touch_in_order(cell *c, const mxa_emu_access *as, const mxa_emu_thread *thread,
-                          int write)
-{
-    if (c->writer.kind == MXA_EMU_NOTHING
-            ? !write
-            : c->writer.kind == MXA_EMU_MBARRIER || !knows(thread, &c->writer)) {
-        return 0;
-    }
-    for (int r = 0; r < (write ? READERS : 1); r++) {
-        if (c->reader[r].kind != MXA_EMU_NOTHING && !knows(thread, &c->reader[r])) {
-            return 0;
-        }
-    }
-    if (!write) {
-        c->reader[0] = *as;
-        return 1;
-    }
-    for (int r = 0; r < READERS; r++) {
-        c->reader[r].kind = MXA_EMU_NOTHING;
-    }
-    c->writer = *as;
-    return 1;
-}
-
 void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t bytes, int write)
 {
     if (!mxa_emu_now->options.checks) {
@@ -509,11 +478,6 @@ void mxa_emu_check_own(const mxa_emu_access *as, uint32_t address, uint32_t byte
     const uint32_t at = (address & ((1u << MXA_EMU_RANK_SHIFT) - 1)) - MXA_EMU_SHARED_BASE;
     const uint32_t unit = at % BLOCK_BYTES / UNIT_BYTES, first = at % UNIT_BYTES;
     piece *p = &mxa_emu_split_block(cta->shadow, &cta->shadow->shared[at / BLOCK_BYTES])[unit];
-    piece *part = p->parts && bytes == UNIT_BYTES / 4 ? &p->parts[first / (UNIT_BYTES / 4)] : p;
-    if (!part->parts && (part != p || bytes == UNIT_BYTES) &&
-        touch_in_order(&part->whole, as, mxa_emu_now->thread, write)) {
-        return;
-    }
     mxa_emu_touch_begin(&t, cta, as, write);
     t.place.at = address / BLOCK_BYTES * BLOCK_BYTES;
     if (bytes == UNIT_BYTES && !p->parts) {

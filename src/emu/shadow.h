@@ -93,6 +93,60 @@ piece *mxa_emu_split_block(struct mxa_emu_shadow *shadow, block *b);
 /* Lanes of a column of a quarter: both halves (3), or one. */
 void mxa_emu_touch_halves(piece *p, const touch *t, int unit, uint32_t halves);
 
+/* mxa_emu_knows, of an access. */
+static inline int mxa_emu_at_least(const mxa_emu_thread *viewer, const mxa_emu_access *old)
+{
+    return old->component == viewer->component || viewer->known->at[old->component] >= old->clock;
+}
+
+/* What mostly happens to a cell that a thread loads or stores: touch_cell's outcome where all is in
+ * order, and nobody's place has to be looked for; 0 where not, and nothing has been done. */
+static inline int mxa_emu_touch_in_order(cell *c, const mxa_emu_access *as,
+                                         const mxa_emu_thread *thread, int write)
+{
+    if (c->writer.kind == MXA_EMU_NOTHING
+            ? !write
+            : c->writer.kind == MXA_EMU_MBARRIER || !mxa_emu_at_least(thread, &c->writer)) {
+        return 0;
+    }
+    for (int r = 0; r < (write ? READERS : 1); r++) {
+        if (c->reader[r].kind != MXA_EMU_NOTHING && !mxa_emu_at_least(thread, &c->reader[r])) {
+            return 0;
+        }
+    }
+    if (!write) {
+        c->reader[0] = *as;
+        return 1;
+    }
+    for (int r = 0; r < READERS; r++) {
+        c->reader[r].kind = MXA_EMU_NOTHING;
+    }
+    c->writer = *as;
+    return 1;
+}
+
+/* The same for bytes of a CTA's own memory, at an offset that is a multiple of them. */
+static inline int mxa_emu_own_in_order(const mxa_emu_access *as, const mxa_emu_thread *thread,
+                                       uint32_t offset, uint32_t bytes, int write)
+{
+    const block *b = &thread->cta->shadow->shared[offset / BLOCK_BYTES];
+    if (!b->pieces) {
+        return 0;
+    }
+    piece *p = &b->pieces[offset % BLOCK_BYTES / UNIT_BYTES];
+    if (bytes == UNIT_BYTES) {
+        return !p->parts && mxa_emu_touch_in_order(&p->whole, as, thread, write);
+    }
+    if (!p->parts || bytes < UNIT_BYTES / 4) {
+        return 0;
+    }
+    p = &p->parts[offset % UNIT_BYTES / (UNIT_BYTES / 4)];
+    const int first = !p[0].parts && mxa_emu_touch_in_order(&p[0].whole, as, thread, write);
+    return bytes == UNIT_BYTES / 4 || !first /* once more, in full, changes nothing */
+               ? first
+               : !p[1].parts && mxa_emu_touch_in_order(&p[1].whole, as, thread, write);
+}
+
 /* Kinds as sets of bits: accesses of the asynchronous proxy, and of threads' loads and stores. */
 static inline int mxa_emu_is_async(int kind)
 {

@@ -22,24 +22,14 @@ enum { ROWS = 128, ROW_BYTES = 32, MOST_N = 256, A_COLUMNS = ROW_BYTES / 4, ALL 
  * Fences and commits
  * --------------------------------------------------------------------------------------------- */
 
-/* What this thread's warp has waited for is known to whom it synchronises with next. */
-static void publish(mxa_emu_thread *thread)
-{
-    const mxa_emu_warp *warp = thread->warp;
-    mxa_emu_learn(thread, warp->load.component, warp->load_waited);
-    mxa_emu_learn(thread, warp->store.component, warp->store_waited);
-}
-
 void mxa_emu_tcgen05_fence_before(void)
 {
-    mxa_emu_settle();
-    publish(mxa_emu_now->thread);
+    mxa_emu_fence_in_turn(1, MXA_EMU_MEETING_SITE());
 }
 
 void mxa_emu_tcgen05_fence_after(void)
 {
-    mxa_emu_settle();
-    mxa_emu_fence_tensor(mxa_emu_now->thread);
+    mxa_emu_fence_in_turn(0, MXA_EMU_MEETING_SITE());
 }
 
 typedef struct commit_op {
@@ -65,7 +55,7 @@ void mxa_emu_tcgen05_commit(uint32_t barrier, uint32_t mask, int pair)
                       "mask 0x%x, cluster of %d", mask, mxa_emu_now->cluster);
         return;
     }
-    publish(thread);
+    mxa_emu_fence_publish(thread);
     for (uint32_t rank = 0; rank < (uint32_t)mxa_emu_now->cluster; rank++) {
         if (pair ? mask >> rank & 1 : rank == (uint32_t)thread->cta->rank) {
             mxa_emu_pipe *pipe = mxa_emu_tensor_pipe();

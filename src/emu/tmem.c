@@ -494,5 +494,5 @@ void mxa_emu_tmem_wait_load(void)
 void mxa_emu_tmem_wait_store(void)
 {
     const mxa_emu_site site = MXA_EMU_MEETING_SITE();
-    mxa_emu_meet_warp("tcgen05.wait::st", wait_store, 0, NULL, site);
+    mxa_emu_leave("tcgen05.wait::st", wait_store, site);
 }

@@ -42,6 +42,20 @@ void mxa_emu_count(const char *name)
     }
 }
 
+void mxa_emu_count_hot(void)
+{
+    static const char *const names[MXA_EMU_HOT] = {[MXA_EMU_HOT_LOAD_SHARED] = "ld.shared",
+                                                   [MXA_EMU_HOT_STORE_SHARED] = "st.shared",
+                                                   [MXA_EMU_HOT_LOAD_GLOBAL] = "ld.global",
+                                                   [MXA_EMU_HOT_STORE_GLOBAL] = "st.global"};
+    const mxa_emu *emu = mxa_emu_now;
+    for (int i = 0; i < MXA_EMU_HOT; i++) {
+        if (emu->hot[i]) {
+            tally(emu->tally, names[i], emu->hot[i], 0);
+        }
+    }
+}
+
 void mxa_emu_tally_add(mxa_emu_tally *to, const mxa_emu_tally *from)
 {
     for (size_t i = 0; i < MXA_EMU_TALLIES; i++) {

@@ -16,6 +16,8 @@ typedef struct mxa_emu_tally {
 } mxa_emu_tally;
 
 /* Adds one set of counts to another, by the names' text. */
+/* The frequent ones (emu.h) of the launch that runs. */
+void mxa_emu_count_hot(void);
 void mxa_emu_tally_add(mxa_emu_tally *to, const mxa_emu_tally *from);
 
 /* Events of a session; launches append while they run the first CTA of their grid. */
