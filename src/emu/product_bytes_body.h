@@ -198,14 +198,124 @@ PRODUCT_INLINE int exact_block(const integers *b, const four_rows *four, int r, 
     return 1;
 }
 
+static uint32_t mask_of(__m256i x)
+{
+    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x));
+}
+
+static __m256 eight_values(const uint8_t *code, int mantissa_bits)
+{
+    const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)code));
+    const __m256i magnitude =
+        _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x7F)), 23 - mantissa_bits);
+    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(x, 7), 31);
+    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(magnitude, sign)),
+                         _mm256_set1_ps(mantissa_bits == 3 ? 0x1p120F : 0x1p112F));
+}
+
+/* Column j of row r, its 32 products cut each; 0: none needs to be (unless `wrong`), *d stays. Its
+ * largest exponent is one of normal numbers. */
+static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows *four, int r, int j,
+                   int wrong, uint32_t c, uint32_t *d)
+{
+    const int a_bits = mxa_dtype_mantissa_bits(p->step.a_type);
+    const int b_bits = mxa_dtype_mantissa_bits(p->step.b_type);
+    const integer_row *a = &four->row[r];
+    const int scale = b->scale[j] + a->scale - 254, field = (int)(c >> 23 & 0xFF);
+    const int own = field - 127, products = four->largest[r][j] + scale;
+    const int largest = four->largest[r][j] < LEAST8 || products < own ? own : products;
+    const __m256i last = _mm256_add_epi8(last_bits(load_ints(a->code), a_bits),
+                                         last_bits(load_ints(b->by_column[j]), b_bits));
+    const int at = largest - scale - FRACTION; /* the cut; fits: not above 2*FAR8 */
+    if (!wrong && at > -128 && at <= 2 * FAR8 &&
+        !_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8((char)at), last))) {
+        return 0;
+    }
+    const int shift = largest - own < 31 ? largest - own : 31;
+    const int cut = (int)(((c & 0x7FFFFF) | (field ? 1U << 23 : 0)) << 2 >> shift);
+    const int up = scale - largest + FRACTION;
+    const int power = up < -126 ? -126 : up > 100 ? 100 : up; /* beyond: nothing, or zeros */
+    const __m256 factor = _mm256_castsi256_ps(_mm256_set1_epi32((power + 127) << 23));
+    int64_t sum = c >> 31 ? -cut : cut;
+    for (int half = 0; half < 2; half++) { /* 16 terms below 2^27 */
+        __m256i terms = _mm256_setzero_si256();
+        for (int k = half * HALF_SUM; k < (half + 1) * HALF_SUM; k += LANES) {
+            const __m256 x = _mm256_mul_ps(eight_values(a->code + k, a_bits),
+                                           eight_values(b->by_column[j] + k, b_bits));
+            terms = _mm256_add_epi32(terms, _mm256_cvttps_epi32(_mm256_mul_ps(x, factor)));
+        }
+        __m128i four_terms =
+            _mm_add_epi32(_mm256_castsi256_si128(terms), _mm256_extracti128_si256(terms, 1));
+        four_terms = _mm_hadd_epi32(four_terms, four_terms);
+        sum += _mm_cvtsi128_si32(_mm_hadd_epi32(four_terms, four_terms));
+    }
+    if (sum == 0) {
+        *d = 0;
+        return 1;
+    }
+    const uint64_t magnitude = (uint64_t)(sum < 0 ? -sum : sum);
+    const int top = 63 - __builtin_clzll(magnitude);
+    const uint64_t kept = top > 23 ? magnitude >> (top - 23) : magnitude << (23 - top);
+    *d = (uint32_t)(kept & 0x7FFFFF) | (uint32_t)(top + largest - FRACTION + 127) << 23 |
+         (sum < 0 ? 0x80000000U : 0);
+    return 1;
+}
+
+/* A block that has some outputs that may be cut, or are not exact for another reason: those alone
+ * are cut, product by product. 0: they are too many, or one may leave FP32's normal numbers; d
+ * stays. */
+static __attribute__((noinline)) int exact_but_some(const mxa_emu_product *p, const integers *b,
+                                                    four_rows *four, int r, int j, __m256 finer,
+                                                    const uint32_t *c, uint32_t *d)
+{
+    uint32_t x[BLOCK], result[MOST_CUT];
+    const __m256i short_of = _mm256_cmpgt_epi8(_mm256_set1_epi8(26), load_ints(&four->limit[r][j]));
+    uint32_t others = (uint32_t)_mm256_movemask_epi8(short_of) | four->meets[r][j / BLOCK];
+    for (int v = 0; v < BLOCK; v += LANES) {
+        const __m256i zero = _mm256_setzero_si256();
+        exact_row all = {finer, zero, _mm256_setzero_ps()};
+        _mm256_storeu_ps((float *)(void *)&x[v],
+                         exact_eight(b, four, r, j + v, c ? c + v : c, &all));
+        const uint32_t fit = mask_of(_mm256_cmpeq_epi32(all.large, zero));
+        others |= ((fit ^ 0xFF) | (uint32_t)_mm256_movemask_ps(all.odd)) << v;
+    }
+    if (__builtin_popcount(others) > MOST_CUT) {
+        return 0;
+    }
+    const __m256i top_bits = _mm256_set1_epi8((char)0x80);
+    const __m256i a =
+        exponents_of(load_ints(four->row[r].code), mxa_dtype_mantissa_bits(p->step.a_type));
+    int count = 0;
+    for (uint32_t rest = others; rest; rest &= rest - 1, count++) {
+        const int l = __builtin_ctz(rest);
+        const uint32_t own = c ? c[l] : 0;
+        const __m256i e =
+            exponents_of(load_ints(b->by_column[j + l]), mxa_dtype_mantissa_bits(p->step.b_type));
+        const int top = largest_byte(_mm256_xor_si256(_mm256_add_epi8(a, e), top_bits)) - 128;
+        const int field = top + b->scale[j + l] + four->row[r].scale - 127;
+        const int own_field = (int)(own >> 23 & 0xFF);
+        const int largest = top < LEAST8 || field < own_field ? own_field : field;
+        if (largest < LEAST_FIELD || largest > MOST_FIELD) {
+            return 0;
+        }
+        four->largest[r][j + l] = (int8_t)top;
+        (void)cut_one(p, b, four, r, j + l, 1, own, &result[count]);
+    }
+    memcpy(d, x, sizeof x);
+    for (int i = 0; i < count; i++, others &= others - 1) {
+        d[__builtin_ctz(others)] = result[i];
+    }
+    return 1;
+}
+
 /* Outputs of a row that nothing is cut from; returns whether blocks are left, and which.
  *
  * An element's exponent is at most its unit + 13, so that no product has a bit above unit + 26, and
  * the cut of the products is at unit + 1 or below. Products that all are multiples of 2^UP units
  * lose nothing to it, nor does an accumulator that is such a multiple. One that is larger than all
  * products moves the cut up, beyond their last bits only where it has more than spare + 26 bits. */
-PRODUCT_INLINE int exact_outputs(const integers *b, four_rows *four, int r, int n, int accumulate,
-                                 uint32_t *d)
+PRODUCT_INLINE int exact_outputs(const mxa_emu_product *p, const integers *b, four_rows *four,
+                                 int r, int accumulate, uint32_t *d)
 {
     const integer_row *a = &four->row[r];
     const int unit = a->unit + a->scale, least = unit + b->least_unit - 254;
@@ -213,13 +323,15 @@ PRODUCT_INLINE int exact_outputs(const integers *b, four_rows *four, int r, int 
                      b->most_unit < 254 && least >= LEAST_UNIT && unit + b->most_unit - 254 <= -UP;
     const __m256 finer = _mm256_castsi256_ps(_mm256_set1_epi32((254 - UP - unit) << 23));
     int left = 0;
-    for (int j = 0; j < n; j += BLOCK) {
+    for (int j = 0; j < p->n; j += BLOCK) {
         const int at = j / BLOCK;
         const __m256i limit = load_ints(&four->limit[r][j]);
         const __m256i short_of = _mm256_cmpgt_epi8(_mm256_set1_epi8(26), limit);
-        const int done = fits && !b->special[at] && !four->meets[r][at] &&
-                         _mm256_testz_si256(short_of, short_of) &&
-                         exact_block(b, four, r, j, finer, accumulate ? d + j : NULL, d + j);
+        const uint32_t *c = accumulate ? d + j : NULL;
+        const int all = !four->meets[r][at] && _mm256_testz_si256(short_of, short_of);
+        const int done = fits && !b->special[at] &&
+                         ((all && exact_block(b, four, r, j, finer, c, d + j)) ||
+                          exact_but_some(p, b, four, r, j, finer, c, d + j));
         four->is_left[r][at] = (uint8_t)!done;
         left |= !done;
     }
@@ -232,8 +344,8 @@ static int finish_exactly(const mxa_emu_product *p, const integers *b, four_rows
     int left = 0;
     for (int r = 0; r < ROWS; r++) {
         uint32_t *d = p->d + (i + r) * p->stride;
-        left |= p->accumulate ? exact_outputs(b, four, r, p->n, 1, d)
-                              : exact_outputs(b, four, r, p->n, 0, d);
+        left |=
+            p->accumulate ? exact_outputs(p, b, four, r, 1, d) : exact_outputs(p, b, four, r, 0, d);
     }
     return left;
 }
@@ -296,69 +408,6 @@ PRODUCT_INLINE __m256i result_of(const outputs *o)
         _mm256_slli_epi32(_mm256_sub_epi32(o->largest, _mm256_set1_epi32(FRACTION)), 23);
     return _mm256_castps_si256(
         _mm256_mul_ps(_mm256_cvtepi32_ps(o->sum), _mm256_castsi256_ps(unit)));
-}
-
-static __m256 eight_values(const uint8_t *code, int mantissa_bits)
-{
-    const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)code));
-    const __m256i magnitude =
-        _mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x7F)), 23 - mantissa_bits);
-    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(x, 7), 31);
-    return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(magnitude, sign)),
-                         _mm256_set1_ps(mantissa_bits == 3 ? 0x1p120F : 0x1p112F));
-}
-
-/* Column j of row r, its 32 products cut each; 0: none needs to be (unless `wrong`), *d stays. Its
- * largest exponent is one of normal numbers. */
-static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows *four, int r, int j,
-                   int wrong, uint32_t c, uint32_t *d)
-{
-    const int a_bits = mxa_dtype_mantissa_bits(p->step.a_type);
-    const int b_bits = mxa_dtype_mantissa_bits(p->step.b_type);
-    const integer_row *a = &four->row[r];
-    const int scale = b->scale[j] + a->scale - 254, field = (int)(c >> 23 & 0xFF);
-    const int own = field - 127, products = four->largest[r][j] + scale;
-    const int largest = four->largest[r][j] < LEAST8 || products < own ? own : products;
-    const __m256i last = _mm256_add_epi8(last_bits(load_ints(a->code), a_bits),
-                                         last_bits(load_ints(b->by_column[j]), b_bits));
-    const int at = largest - scale - FRACTION; /* the cut; fits: not above 2*FAR8 */
-    if (!wrong && at > -128 && at <= 2 * FAR8 &&
-        !_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8((char)at), last))) {
-        return 0;
-    }
-    const int shift = largest - own < 31 ? largest - own : 31;
-    const int cut = (int)(((c & 0x7FFFFF) | (field ? 1U << 23 : 0)) << 2 >> shift);
-    const int up = scale - largest + FRACTION;
-    const int power = up < -126 ? -126 : up > 100 ? 100 : up; /* beyond: nothing, or zeros */
-    const __m256 factor = _mm256_castsi256_ps(_mm256_set1_epi32((power + 127) << 23));
-    int64_t sum = c >> 31 ? -cut : cut;
-    for (int half = 0; half < 2; half++) { /* 16 terms below 2^27 */
-        __m256i terms = _mm256_setzero_si256();
-        for (int k = half * HALF_SUM; k < (half + 1) * HALF_SUM; k += LANES) {
-            const __m256 x = _mm256_mul_ps(eight_values(a->code + k, a_bits),
-                                           eight_values(b->by_column[j] + k, b_bits));
-            terms = _mm256_add_epi32(terms, _mm256_cvttps_epi32(_mm256_mul_ps(x, factor)));
-        }
-        __m128i four_terms =
-            _mm_add_epi32(_mm256_castsi256_si128(terms), _mm256_extracti128_si256(terms, 1));
-        four_terms = _mm_hadd_epi32(four_terms, four_terms);
-        sum += _mm_cvtsi128_si32(_mm_hadd_epi32(four_terms, four_terms));
-    }
-    if (sum == 0) {
-        *d = 0;
-        return 1;
-    }
-    const uint64_t magnitude = (uint64_t)(sum < 0 ? -sum : sum);
-    const int top = 63 - __builtin_clzll(magnitude);
-    const uint64_t kept = top > 23 ? magnitude >> (top - 23) : magnitude << (23 - top);
-    *d = (uint32_t)(kept & 0x7FFFFF) | (uint32_t)(top + largest - FRACTION + 127) << 23 |
-         (sum < 0 ? 0x80000000U : 0);
-    return 1;
-}
-
-static uint32_t mask_of(__m256i x)
-{
-    return (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(x));
 }
 
 /* Columns j..j+31 of row r to d; returns how many were looked at one by one, -1: they need the
