@@ -134,17 +134,19 @@ static inline int mxa_emu_own_in_order(const mxa_emu_access *as, const mxa_emu_t
         return 0;
     }
     piece *p = &b->pieces[offset % BLOCK_BYTES / UNIT_BYTES];
-    if (bytes == UNIT_BYTES) {
-        return !p->parts && mxa_emu_touch_in_order(&p->whole, as, thread, write);
+    if (!p->parts) {
+        return bytes == UNIT_BYTES && mxa_emu_touch_in_order(&p->whole, as, thread, write);
     }
-    if (!p->parts || bytes < UNIT_BYTES / 4) {
-        return 0;
+    if (bytes < UNIT_BYTES / 4 || (write && bytes == UNIT_BYTES)) {
+        return 0; /* parts have parts, or become one again */
     }
     p = &p->parts[offset % UNIT_BYTES / (UNIT_BYTES / 4)];
-    const int first = !p[0].parts && mxa_emu_touch_in_order(&p[0].whole, as, thread, write);
-    return bytes == UNIT_BYTES / 4 || !first /* once more, in full, changes nothing */
-               ? first
-               : !p[1].parts && mxa_emu_touch_in_order(&p[1].whole, as, thread, write);
+    for (uint32_t i = 0; i < bytes / (UNIT_BYTES / 4); i++) {
+        if (p[i].parts || !mxa_emu_touch_in_order(&p[i].whole, as, thread, write)) {
+            return 0; /* those before it once more, in full, change nothing */
+        }
+    }
+    return 1;
 }
 
 /* Kinds as sets of bits: accesses of the asynchronous proxy, and of threads' loads and stores. */
