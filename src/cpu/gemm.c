@@ -326,7 +326,8 @@ static void normalise_head(const gemm_job *job, const block_rows *x, int64_t hea
     for (int64_t t = 0; t < x->tokens; t++, c += job->size.c_row) {
         mxa_rms_scale scale = {0};
         if (t < x->used && call->head_norm) {
-            scale = mxa_rms_scale_of(job->rows->squares(c, MXATTN_F32, dims), dims, call->norm_eps);
+            scale =
+                mxa_rms_scale_of(job->rows->squares(c, MXATTN_F32, dims, 0), dims, call->norm_eps);
             job->rows->divide(c, MXATTN_F32, dims, &scale, call->norm_weight, c);
         }
         if (call->norm_rstd)

@@ -1,16 +1,20 @@
 /* norm.c: RMSNorm with quantization, and its backward, on the CPU.
  *
  * Meaning: ref/norm.c; forward is equalled byte for byte. A block of 32 tokens of a head is worked
- * on at once: the squares of its rows are summed, then pieces of the rows are divided, turned and
- * quantized while they lie in the first cache.
+ * on at once: the squares of its rows are summed, then the rows are divided and quantized by one
+ * kernel (norm_body.h) or, where they are turned, rounded or folded between, piece by piece while
+ * those lie in the first cache.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "cpu/norm.h"
+
 #include "cpu/operations.h"
 #include "cpu/parallel.h"
 #include "cpu/piece.h"
 #include "mx/e8m0.h"
 #include "mx/element.h"
+#include "mx/tensor.h"
 
 #include <string.h>
 
@@ -18,7 +22,7 @@ enum {
     PIECE_ELEMENTS = 4096, /* FP32 between arithmetic and quantization: 16 KiB */
     SQUARE_DIMS = 256,     /* of 32 rows: 32 KiB; a multiple of 128, as a unit of tiled scales */
     WORKSPACE_ALIGNMENT = 256,
-    AHEAD_BYTES = 256 << 10, /* a group and what is asked for ahead of it share the second cache */
+    AHEAD_BYTES = 256 << 10, /* no further: it must stay in the second cache until it is read */
     STREAM_BYTES = 64 << 20  /* as quantize.c has it */
 };
 
@@ -34,6 +38,20 @@ static int64_t smaller(int64_t a, int64_t b)
 
 /* ---- forward ------------------------------------------------------------------------------- */
 
+mxa_norm_kernel mxa_norm_kernel_for(uint32_t isa)
+{
+#if defined(MXA_BUILD_AVX512)
+    if (isa & MXATTN_ISA_AVX512)
+        return mxa_norm_strip_avx512;
+#endif
+#if defined(MXA_BUILD_AVX2)
+    if (isa & MXATTN_ISA_AVX2)
+        return mxa_norm_strip_avx2;
+#endif
+    (void)isa;
+    return mxa_norm_strip_portable;
+}
+
 typedef struct norm_job {
     const mxa_rmsnorm_call *call;
     const mxa_row_kernels *rows;
@@ -41,7 +59,12 @@ typedef struct norm_job {
     int64_t group; /* tokens at once */
     int64_t dims;  /* of a piece */
     int64_t buffer_bytes;
-    int64_t ahead;           /* bytes of x from a row to that of the next group */
+    mxa_norm_kernel fused; /* NULL: y is quantized piece by piece */
+    float *paired;         /* weights (rows.h); workspace begins with them */
+    char *buffers;
+    /* Bytes of x to what is asked for ahead. Few rows: the next ones, by division. 32 rows: the
+     * next row, by the sum of squares; as many more would put these out of the second cache. */
+    int64_t ahead, ahead_of_sum;
     int stream, stream_wide; /* y, y_wide pass by the caches */
 } norm_job;
 
@@ -58,6 +81,12 @@ static int may_stream(const mxattn_tensor *t)
     for (int i = 0; i < 3; i++)
         may &= t->stride[i] % LINE_ELEMENTS == 0;
     return may;
+}
+
+static int64_t paired_bytes(int64_t dims)
+{
+    return round_up((dims + MXA_NORM_PAIRED - 1) / MXA_NORM_PAIRED * MXA_NORM_PAIRED *
+                    (int64_t)sizeof(float));
 }
 
 /* Rows whose scales are their own are taken few at a time, so that memory is read and written in
@@ -78,9 +107,15 @@ static norm_job norm_job_of(const mxattn_context *context, const mxa_rmsnorm_cal
     if (whole || job.dims > dims)
         job.dims = dims;
     job.buffer_bytes = round_up(job.group * job.dims * (int64_t)sizeof(float));
-    job.ahead = job.group * call->x.stride[1] * mxa_dtype_bytes(call->x.tags.dtype);
-    if (job.ahead > AHEAD_BYTES)
-        job.ahead = 0;
+    job.paired = call->workspace;
+    job.buffers = (char *)call->workspace + paired_bytes(dims);
+    if (!whole && !call->round_to_bf16 && dims % MXA_BLOCK == 0 &&
+        (rows || call->y.tags.block == MXATTN_BLOCK_SQUARE))
+        job.fused = mxa_norm_kernel_for(context->isa);
+    const int64_t row_bytes = call->x.stride[1] * mxa_dtype_bytes(call->x.tags.dtype);
+    if (rows && job.group * row_bytes <= AHEAD_BYTES)
+        job.ahead = job.group * row_bytes;
+    job.ahead_of_sum = rows ? 0 : row_bytes;
     const int large =
         elements_of(&call->x) * (1 + mxa_dtype_bytes(call->x.tags.dtype)) > STREAM_BYTES;
     job.stream = large;
@@ -90,7 +125,10 @@ static norm_job norm_job_of(const mxattn_context *context, const mxa_rmsnorm_cal
 
 int64_t mxa_cpu_rmsnorm_workspace(const mxattn_context *context, const mxa_rmsnorm_call *call)
 {
-    return norm_job_of(context, call).buffer_bytes * mxa_parallel_workers(context);
+    mxa_rmsnorm_call at_zero = *call;
+    at_zero.workspace = NULL;
+    return paired_bytes(call->x.shape[3]) +
+           norm_job_of(context, &at_zero).buffer_bytes * mxa_parallel_workers(context);
 }
 
 /* 1 where rows need no FP32 between division and output: not turned, nothing but BF16 and MXFP8 to
@@ -104,40 +142,48 @@ static int words_suffice(const mxa_rmsnorm_call *call, const mxa_rms_scale *scal
     return suffice;
 }
 
-/* write_piece by way of 16-bit words; returns 0 where some block needs FP32. */
-static int write_piece_words(const norm_job *job, const mxa_piece *piece, uint16_t *buffer,
-                             const mxa_rms_scale *scales)
+/* Rows of a piece as BF16, to y_wide or a buffer. */
+static void divide_to_bf16(const norm_job *job, const mxa_piece *piece, const mxa_rms_scale *scales,
+                           int64_t ahead, uint16_t *buffer)
 {
     const mxa_rmsnorm_call *call = job->call;
     const mxa_sequence *seq = &piece->at->sequence;
     const int64_t s = piece->at->block * MXA_BLOCK + piece->token;
-    const float *weight = call->weight ? call->weight + piece->dim : NULL;
-    mxa_words_out wide = {.to_bf16 = 1, .stream = job->stream_wide, .ahead = job->ahead};
-    mxa_words_out narrow = {
-        .to_bf16 = call->round_to_bf16, .ahead = job->ahead, .ahead_half = job->ahead != 0};
-    mxa_piece_ahead rest = {0};
     for (int64_t t = 0; t < piece->used; t++) {
-        const void *x = mxa_element_of(&call->x, seq, s + t, piece->head, piece->dim);
-        if (call->y_wide.ndim) {
-            wide.words = (void *)mxa_element_of(&call->y_wide, seq, s + t, piece->head, piece->dim);
-            job->rows->divide_words(x, call->x.tags.dtype, piece->dims, &scales[t], weight, &wide);
-        }
-        if (call->y.ndim) {
-            narrow.words = buffer + t * piece->stride;
-            job->rows->divide_words(x, call->x.tags.dtype, piece->dims, &scales[t], weight,
-                                    &narrow);
-        }
+        uint16_t *out =
+            buffer ? buffer + t * piece->stride
+                   : (void *)mxa_element_of(&call->y_wide, seq, s + t, piece->head, piece->dim);
+        job->rows->divide_bf16(mxa_element_of(&call->x, seq, s + t, piece->head, piece->dim),
+                               call->x.tags.dtype, piece->dims, &scales[t],
+                               job->paired + piece->dim, ahead, out, !buffer && job->stream_wide);
     }
-    if (!call->y.ndim)
-        return 1;
-    if (job->ahead) {
-        const int64_t bytes = mxa_dtype_bytes(call->x.tags.dtype);
-        const char *x = mxa_element_of(&call->x, seq, s, piece->head, piece->dim);
-        rest = (mxa_piece_ahead){.at = x + job->ahead + piece->dims / 2 * bytes,
-                                 .stride = call->x.stride[1] * bytes,
-                                 .bytes = 128 * (int)bytes / 2};
-    }
-    return mxa_quantize_piece_words(job->quantize, piece, &call->y, job->stream, &rest);
+}
+
+/* All dims at once. */
+static void write_fused(const norm_job *job, const mxa_piece *piece, const mxa_rms_scale *scales)
+{
+    const mxa_rmsnorm_call *call = job->call;
+    const mxa_sequence *seq = &piece->at->sequence;
+    const int64_t s = piece->at->block * MXA_BLOCK + piece->token;
+    mxa_norm_strip strip = {
+        .x = mxa_element_of(&call->x, seq, s, piece->head, 0),
+        .x_stride = call->x.stride[1],
+        .x_dtype = call->x.tags.dtype,
+        .scales = scales,
+        .weight = call->weight,
+        .paired = job->paired,
+        .ahead = job->ahead,
+        .payload = (uint8_t *)call->y.data + mxa_tensor_index(&call->y, seq, s, piece->head, 0),
+        .payload_stride = call->y.stride[1],
+        .tokens = piece->tokens,
+        .used = piece->used,
+        .dims = call->x.shape[3],
+        .tags = call->y.tags,
+        .stream = job->stream,
+    };
+    for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
+        strip.places[axis] = mxa_piece_scales(&call->y, axis, piece);
+    job->fused(&strip);
 }
 
 /* Dims [d, d + dims) of tokens that are in use, and what becomes of them. */
@@ -172,30 +218,48 @@ static void write_group(const norm_job *job, mxa_piece piece, float *buffer)
     const int64_t heads = call->x.shape[2], dims = call->x.shape[3];
     const int64_t s = piece.at->block * MXA_BLOCK + piece.token;
     mxa_rms_scale scales[MXA_BLOCK];
+    int zeros = 1; /* which BF16 holds, and cut words would leave to FP32 */
     for (int64_t t = 0; t < piece.tokens; t++) {
         scales[t] = (mxa_rms_scale){0};
-        if (t < piece.used)
-            scales[t] = mxa_rms_scale_of(
+        if (t < piece.used) {
+            const double sum =
                 job->rows->squares(mxa_element_of(&call->x, seq, s + t, piece.head, 0),
-                                   call->x.tags.dtype, dims),
-                dims, call->eps);
-        else
+                                   call->x.tags.dtype, dims, job->ahead_of_sum);
+            scales[t] = mxa_rms_scale_of(sum, dims, call->eps);
+            zeros &= sum == 0.0;
+        } else {
             mxa_clear_row(&call->y_wide, seq, s + t, piece.head);
+        }
         if (call->rstd)
             call->rstd[(seq->token + s + t) * heads + piece.head] = scales[t].rstd;
     }
     const int words = words_suffice(call, scales, piece.used);
+    const int bf16 = words && (call->round_to_bf16 || zeros);
+    if (words && call->y_wide.ndim) {
+        piece.dims = dims;
+        divide_to_bf16(job, &piece, scales, job->ahead, NULL);
+    }
+    if (words && !call->y.ndim)
+        return;
+    if (words && !bf16 && job->fused) {
+        write_fused(job, &piece, scales);
+        return;
+    }
     for (piece.dim = 0; piece.dim < dims; piece.dim += job->dims) {
         piece.dims = smaller(job->dims, dims - piece.dim);
-        if (!words || !write_piece_words(job, &piece, (void *)buffer, scales))
+        if (bf16) {
+            divide_to_bf16(job, &piece, scales, job->ahead, (void *)buffer);
+            mxa_quantize_piece_bf16(job->quantize, &piece, &call->y, job->stream);
+        } else {
             write_piece(job, &piece, buffer, scales);
+        }
     }
 }
 
 static void norm_block(void *arg, const mxa_block_at *at, int64_t head, int64_t head_end)
 {
     const norm_job *job = arg;
-    float *buffer = (void *)((char *)job->call->workspace + at->worker * job->buffer_bytes);
+    float *buffer = (void *)(job->buffers + at->worker * job->buffer_bytes);
     const int64_t s = at->block * MXA_BLOCK;
     const int64_t tokens = smaller(at->sequence.length - s, MXA_BLOCK);
     for (; head < head_end; head++)
@@ -227,6 +291,7 @@ mxattn_status mxa_cpu_rmsnorm_quantize(const mxattn_context *context, const mxa_
         const int64_t first = call->batch.cu_seqlens[call->batch.batch];
         memset(call->rstd + first * heads, 0, (size_t)((rows - first) * heads) * sizeof(float));
     }
+    job.rows->pair_weights(call->weight, call->x.shape[3], job.paired);
     mxa_parallel_blocks(context, &call->batch, heads, call->x.shape[3], norm_block, &job);
     return MXATTN_OK;
 }

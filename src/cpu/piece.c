@@ -10,9 +10,8 @@
 
 #include <string.h>
 
-/* Scale bytes of a piece. */
-static mxa_scale_place place_within(const mxattn_tensor *tensor, mxattn_axis axis,
-                                    const mxa_piece *piece)
+mxa_scale_place mxa_piece_scales(const mxattn_tensor *tensor, mxattn_axis axis,
+                                 const mxa_piece *piece)
 {
     const mxa_block_at *at = piece->at;
     mxa_scale_place place = mxa_scale_place_of(&tensor->scales[axis], axis, &at->sequence, at->b,
@@ -25,8 +24,7 @@ static mxa_scale_place place_within(const mxattn_tensor *tensor, mxattn_axis axi
 }
 
 static void quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
-                           const mxattn_tensor *to, int stream, const mxa_piece_ahead *ahead,
-                           int *needs_floats)
+                           const mxattn_tensor *to, mxattn_dtype wide_dtype, int stream)
 {
     const mxa_block_at *at = piece->at;
     const int64_t s = at->block * MXA_BLOCK + piece->token;
@@ -39,32 +37,25 @@ static void quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece 
         .tokens = piece->tokens,
         .used = piece->used,
         .dims = piece->dims,
-        .wide_dtype = needs_floats ? MXATTN_BF16 : MXATTN_F32,
+        .wide_dtype = wide_dtype,
         .tags = to->tags,
-        .ahead = ahead->at,
-        .ahead_stride = ahead->stride,
-        .ahead_bytes = ahead->bytes,
         .stream = stream,
-        .needs_floats = needs_floats,
     };
     for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++)
-        strip.places[axis] = place_within(to, axis, piece);
+        strip.places[axis] = mxa_piece_scales(to, axis, piece);
     kernels->strip(&strip);
 }
 
 void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
                         const mxattn_tensor *to)
 {
-    const mxa_piece_ahead nothing = {0};
-    quantize_piece(kernels, piece, to, 0, &nothing, NULL);
+    quantize_piece(kernels, piece, to, MXATTN_F32, 0);
 }
 
-int mxa_quantize_piece_words(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
-                             const mxattn_tensor *to, int stream, const mxa_piece_ahead *ahead)
+void mxa_quantize_piece_bf16(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
+                             const mxattn_tensor *to, int stream)
 {
-    int needs_floats = 0;
-    quantize_piece(kernels, piece, to, stream, ahead, &needs_floats);
-    return !needs_floats;
+    quantize_piece(kernels, piece, to, MXATTN_BF16, stream);
 }
 
 const void *mxa_element_of(const mxattn_tensor *tensor, const mxa_sequence *seq, int64_t s,
@@ -94,7 +85,7 @@ void mxa_load_piece(mxa_dequantize_kernel dequantize, const mxa_row_kernels *row
         .tokens = piece->used,
         .dims = piece->dims,
         .axis = axis,
-        .place = place_within(tensor, axis, piece),
+        .place = mxa_piece_scales(tensor, axis, piece),
         .dtype = tensor->tags.dtype,
         .wide_dtype = MXATTN_F32,
     };

@@ -28,19 +28,14 @@ typedef struct mxa_piece {
 void mxa_quantize_piece(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
                         const mxattn_tensor *to);
 
-/* What is asked for while a piece is quantized: from `at` on for its token 0, `stride` bytes
- * further for the next, `bytes` for every 128 dims: as many as they have, or half. */
-typedef struct mxa_piece_ahead {
-    const char *at; /* NULL: nothing */
-    int64_t stride;
-    int bytes;
-} mxa_piece_ahead;
+/* The same where values hold BF16. stream: the payload passes by the caches, and kernels->drain
+ * follows the last piece. */
+void mxa_quantize_piece_bf16(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
+                             const mxattn_tensor *to, int stream);
 
-/* The same where values hold 16-bit words (words_portable.h). Returns 0 where they are not enough:
- * blocks of tiny values, or of infinities and NaN, which FP32 then has to be given for. stream: the
- * payload passes by the caches, and kernels->drain follows the last piece. */
-int mxa_quantize_piece_words(const mxa_quantize_kernels *kernels, const mxa_piece *piece,
-                             const mxattn_tensor *to, int stream, const mxa_piece_ahead *ahead);
+/* Scale bytes of a piece. */
+mxa_scale_place mxa_piece_scales(const mxattn_tensor *tensor, mxattn_axis axis,
+                                 const mxa_piece *piece);
 
 /* The tokens in use, from a wide or MXFP8 tensor. */
 void mxa_load_piece(mxa_dequantize_kernel dequantize, const mxa_row_kernels *rows,

@@ -137,7 +137,6 @@ static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t
         .wide_dtype = wide->tags.dtype,
         .tags = to->tags,
         .ahead_stride = wide->stride[1] * bytes,
-        .ahead_bytes = AHEAD_DIMS * (int)bytes,
         .stream = job->stream,
     };
     if (to->tags.block != MXATTN_BLOCK_ROW && strip.dims > AHEAD_DIMS) {

@@ -30,11 +30,7 @@ typedef struct mxa_quantize_strip {
     mxattn_tags tags;
     const char *ahead;    /* what is asked for meanwhile: token 0, or NULL */
     int64_t ahead_stride; /* bytes between tokens */
-    int ahead_bytes;      /* for every 128 dims: as many as they have in `wide`, or half */
     int stream;           /* the payload is not read again soon: write it past the caches */
-    /* NULL, or: wide holds words (words_portable.h), given as BF16, and this is set to 1 where a
-     * chunk needs FP32 itself, whose payload is then not written. */
-    int *needs_floats;
 } mxa_quantize_strip;
 
 typedef struct mxa_quantize_kernels {

@@ -18,7 +18,8 @@ enum {
     TOGETHER = 2 * WORDS_LANES, /* codes that leave at once */
     GROUP = MXA_BLOCK / CHUNKS, /* quads whose scales are made at once: 32 chunks */
     BATCH = MXA_BLOCK,          /* quads between load and encode */
-    ABSENT = 0x7F00             /* a word so large that its code does not seem small */
+    ABSENT = 0x7F00,            /* a word so large that its code does not seem small */
+    UNUSED = 0x3F               /* either byte of a maximum that is never slow */
 };
 
 /* Quads under way: the words of their pairs, and the scale and key of each chunk. */
@@ -121,27 +122,20 @@ typedef struct asked {
     int64_t skip;   /* from the end of a row to the next one */
     int quads;      /* of a row */
     int left;       /* of this row */
-    int bytes;      /* for a quad: as many as it has, or half */
 } asked;
 
 ALWAYS_INLINE void ask(format f, asked *a)
 {
     enum { LINE = 64 };
-    const int half = QUAD / 2 * (f.wide == MXATTN_F32 ? 4 : 2);
+    const int bytes = QUAD * (f.wide == MXATTN_F32 ? 4 : 2);
     if (!a->at) {
         return;
     }
     UNROLL
-    for (int i = 0; i < half; i += LINE) {
+    for (int i = 0; i < bytes; i += LINE) {
         __builtin_prefetch(a->at + i);
     }
-    if (a->bytes > half) {
-        UNROLL
-        for (int i = half; i < 2 * half; i += LINE) {
-            __builtin_prefetch(a->at + i);
-        }
-    }
-    a->at += a->bytes;
+    a->at += bytes;
     if (--a->left == 0) {
         a->left = a->quads;
         a->at += a->skip;
@@ -149,12 +143,13 @@ ALWAYS_INLINE void ask(format f, asked *a)
 }
 
 /* What the caller wants from dim d of a token on, for `quads` quads of each. */
-ALWAYS_INLINE asked asked_of(const mxa_quantize_strip *strip, int64_t token, int64_t d, int quads)
+ALWAYS_INLINE asked asked_of(const mxa_quantize_strip *strip, format f, int64_t token, int64_t d,
+                             int quads)
 {
-    asked a = {NULL, strip->ahead_stride - quads * strip->ahead_bytes, quads, quads,
-               strip->ahead_bytes};
+    const int bytes = QUAD * (f.wide == MXATTN_F32 ? 4 : 2);
+    asked a = {NULL, strip->ahead_stride - quads * bytes, quads, quads};
     if (strip->ahead) {
-        a.at = strip->ahead + token * strip->ahead_stride + d / QUAD * strip->ahead_bytes;
+        a.at = strip->ahead + token * strip->ahead_stride + d / QUAD * bytes;
     }
     return a;
 }
@@ -164,20 +159,21 @@ ALWAYS_INLINE asked asked_of(const mxa_quantize_strip *strip, int64_t token, int
  * --------------------------------------------------------------------------------------------- */
 
 /* Scales and keys of 32 maxima; returns 1 when one is slow, words then not holding all that counts,
- * or 0 (of zeros they do under any scale). */
+ * or 0 (of zeros they do under any scale; cut ones may stand for other numbers). */
 ALWAYS_INLINE int scales_of(const mxa_quantize_strip *strip, format f,
                             const words amax[CHUNK_WORDS], uint8_t scale[MXA_BLOCK],
                             words key[CHUNK_WORDS])
 {
     const int top = f.narrow == MXATTN_E5M2 ? 15 : 8;
-    const int half = (1 << (dropped_bits(f) - 1)) - 1;
-    const words up = words_set(strip->tags.rounding == MXATTN_RCEIL ? 0x1F : 0); /* above 0x60 */
+    const int half = (1 << (dropped_bits(f) - 1)) - !f.cut;
+    const uint16_t above = f.cut ? 0x20 : 0x1F; /* 0x60 */
+    const words up = words_set(strip->tags.rounding == MXATTN_RCEIL ? above : 0);
     words exponent[CHUNK_WORDS], slow = words_set(0);
     UNROLL
     for (int i = 0; i < CHUNK_WORDS; i++) {
         const words e = words_shift_right(words_add(amax[i], up), 7);
         const words low = words_subtract(words_set((uint16_t)(FAST_SCALE_LEAST + top)), e);
-        slow = words_or(slow, words_min(low, amax[i]));
+        slow = words_or(slow, f.cut ? low : words_min(low, amax[i]));
         slow = words_or(slow, words_subtract(e, words_set(0xFE)));
         exponent[i] = words_subtract(e, words_set((uint16_t)top));
         const words places =
@@ -228,6 +224,36 @@ ALWAYS_INLINE int scales_of_batch(const mxa_quantize_strip *strip, format f, int
     return slow;
 }
 
+/* The scales of squares, `width` dims from d on, into both arrays. */
+ALWAYS_INLINE void store_square_scales(const mxa_scale_place places[2], int64_t tokens, int64_t d,
+                                       int width, const uint8_t scale[CHUNKS])
+{
+    const mxa_scale_place *seq = &places[MXATTN_SEQ], *hdim = &places[MXATTN_HDIM];
+    const int64_t rows = hdim->stride_within ? tokens : 1;
+    const int whole = hdim->stride_1 == 1 && width == QUAD;
+    for (int64_t token = 0; hdim->data && token < rows; token++) {
+        uint8_t *to = mxa_scale_place_at(hdim, d / MXA_BLOCK, token);
+        if (whole) {
+            memcpy(to, scale, CHUNKS);
+            continue;
+        }
+        for (int c = 0; c * MXA_BLOCK < width; c++) {
+            to[c * hdim->stride_1] = scale[c];
+        }
+    }
+    for (int c = 0; seq->data && c * MXA_BLOCK < width; c++) {
+        const int behind = width - c * MXA_BLOCK, within = behind < MXA_BLOCK ? behind : MXA_BLOCK;
+        uint8_t *to = mxa_scale_place_at(seq, d / MXA_BLOCK + c, 0);
+        if (seq->stride_within == 1 && within == MXA_BLOCK) {
+            memset(to, scale[c], MXA_BLOCK);
+            continue;
+        }
+        for (int i = 0; i < within; i++) {
+            to[i * seq->stride_within] = scale[c];
+        }
+    }
+}
+
 ALWAYS_INLINE int scale_is_slow(uint8_t scale, uint16_t amax)
 {
     return amax != 0 && (scale < FAST_SCALE_LEAST || scale > FAST_SCALE_MOST);
@@ -240,8 +266,8 @@ ALWAYS_INLINE int scale_is_slow(uint8_t scale, uint16_t amax)
 /* Negative where the value lies below the smallest normal code by a binade or more. */
 ALWAYS_INLINE words code_of(words w, words key, format f)
 {
-    const words rounded = words_add_bit(words_add(magnitude(w), key), w, dropped_bits(f));
-    return words_shift_signed(rounded, dropped_bits(f));
+    const words up = words_add(magnitude(w), key);
+    return words_shift_signed(f.cut ? up : words_add_bit(up, w, dropped_bits(f)), dropped_bits(f));
 }
 
 /* Keys: one for each chunk, twice in each, or one for each lane. */

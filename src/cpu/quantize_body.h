@@ -103,24 +103,17 @@ ALWAYS_INLINE void load_quads(const mxa_quantize_strip *strip, format f, const t
     at->d = strip->dims - left;
 }
 
-/* What is asked for while rows are encoded that were loaded from `at` on, `next` being those
- * behind. */
-ALWAYS_INLINE asked asked_of_rows(const mxa_quantize_strip *strip, format f, pair_at at,
-                                  pair_at next)
+/* What is asked for while rows are encoded: those from `next` on, or what the caller wants. */
+ALWAYS_INLINE asked asked_of_rows(const mxa_quantize_strip *strip, format f, pair_at next)
 {
     const int bytes = f.wide == MXATTN_F32 ? 4 : 2;
     const int quads = (int)((strip->dims + QUAD - 1) / QUAD);
-    if (strip->needs_floats) { /* words lie near: the caller wants something else */
-        asked a = asked_of(strip, at.token, at.d, quads);
-        a.left -= (int)(at.d / QUAD);
-        return a;
-    }
     if (next.token >= strip->used) {
-        return asked_of(strip, 0, 0, quads);
+        return asked_of(strip, f, 0, 0, quads);
     }
     return (asked){(const char *)strip->wide + (next.token * strip->wide_stride + next.d) * bytes,
-                   (strip->wide_stride - quads * QUAD) * bytes, quads, quads - (int)(next.d / QUAD),
-                   QUAD * bytes};
+                   (strip->wide_stride - quads * QUAD) * bytes, quads,
+                   quads - (int)(next.d / QUAD)};
 }
 
 /* The maxima of `count` pairs from `at` on where each is its token's. */
@@ -165,7 +158,7 @@ ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const ta
     uint32_t again = scales_of_batch(strip, f, quads, folded, b) ? 0xFFFFFFFF : 0;
     store_row_scales(strip, *at, count, b->scale);
     again |= encode_batch(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS, to->stream,
-                          asked_of_rows(strip, f, *at, from));
+                          asked_of_rows(strip, f, from));
     for (int p = 0; (again || !f.plain) && p < count; p++) {
         finish_pair(strip, f, to, at->token, at->d, b, p, apart, again, 2 * p, 0);
         pair_next(strip, at);
@@ -236,42 +229,11 @@ ALWAYS_INLINE void put_tokens(const mxa_quantize_strip *strip, format f, const t
 {
     const int used = (int)strip->used, scales = scale_step ? PAIR : PAIR / MXA_BLOCK;
     uint32_t again = slow ? 0xFFFFFFFF : 0;
-    again |= encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, 0, d, 1));
+    again |= encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, f, 0, d, 1));
     for (int p = 0; (again || !f.plain) && p < 2 * used; p++) {
         if (p % 2 < pairs) {
             finish_pair(strip, f, to, p / 2, d + p % 2 * PAIR, b, p, 0, again, p % 2 * scales,
                         scale_step);
-        }
-    }
-}
-
-/* The scales of `pairs` pairs of squares, into both arrays. */
-ALWAYS_INLINE void store_square_scales(const mxa_quantize_strip *strip, int64_t d, int pairs,
-                                       const uint8_t scale[CHUNKS])
-{
-    const mxa_scale_place *seq = &strip->places[MXATTN_SEQ], *hdim = &strip->places[MXATTN_HDIM];
-    const int64_t rows = hdim->stride_within ? strip->tokens : 1, left = strip->dims - d;
-    const int width = left < pairs * PAIR ? (int)left : pairs * PAIR;
-    const int whole = hdim->stride_1 == 1 && width == QUAD;
-    for (int64_t token = 0; hdim->data && token < rows; token++) {
-        uint8_t *to = mxa_scale_place_at(hdim, d / MXA_BLOCK, token);
-        if (whole) {
-            memcpy(to, scale, CHUNKS);
-            continue;
-        }
-        for (int c = 0; c * MXA_BLOCK < width; c++) {
-            to[c * hdim->stride_1] = scale[c];
-        }
-    }
-    for (int c = 0; seq->data && c * MXA_BLOCK < width; c++) {
-        const int behind = width - c * MXA_BLOCK, within = behind < MXA_BLOCK ? behind : MXA_BLOCK;
-        uint8_t *to = mxa_scale_place_at(seq, d / MXA_BLOCK + c, 0);
-        if (seq->stride_within == 1 && within == MXA_BLOCK) {
-            memset(to, scale[c], MXA_BLOCK);
-            continue;
-        }
-        for (int i = 0; i < within; i++) {
-            to[i * seq->stride_within] = scale[c];
         }
     }
 }
@@ -285,7 +247,9 @@ ALWAYS_INLINE void squares(const mxa_quantize_strip *strip, format f, const targ
                 strip->tags.flags & MXATTN_FOLDED ? words_set(folded) : words_fold(largest));
     const int slow = scales_of_batch(strip, f, 1, 0, b);
     put_tokens(strip, f, to, d, pairs, b, (keys){b->key, NULL}, 0, slow);
-    store_square_scales(strip, d, pairs, b->scale);
+    const int64_t left = strip->dims - d;
+    const int width = left < pairs * PAIR ? (int)left : pairs * PAIR;
+    store_square_scales(strip->places, strip->tokens, d, width, b->scale);
 }
 
 ALWAYS_INLINE void strip_squares(const mxa_quantize_strip *strip, format f, const target *to)
@@ -384,7 +348,7 @@ ALWAYS_INLINE void strip_of(const mxa_quantize_strip *strip, format f)
 #define DEFINE_STRIP(name, wide, narrow)                                                           \
     static __attribute__((noinline)) void name(const mxa_quantize_strip *strip)                    \
     {                                                                                              \
-        strip_of(strip, (format){wide, narrow, 1, 0});                                             \
+        strip_of(strip, (format){wide, narrow, 1, 0, 0});                                          \
     }
 
 DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
@@ -397,7 +361,7 @@ DEFINE_STRIP(strip_bf16_e5m2, MXATTN_BF16, MXATTN_E5M2)
 /* The rest: a centre, or dims that are no multiple of 64. */
 static __attribute__((noinline)) void strip_any(const mxa_quantize_strip *strip)
 {
-    strip_of(strip, (format){strip->wide_dtype, strip->tags.dtype, 0, 0});
+    strip_of(strip, (format){strip->wide_dtype, strip->tags.dtype, 0, 0, 0});
 }
 
 /* The payload of a strip, transposed; short rows and columns by single bytes. */
@@ -444,7 +408,7 @@ static void quantize_mean(const void *wide, int64_t wide_stride, mxattn_dtype wi
     double sum[MXA_BLOCK] = {0};
     for (int64_t token = 0; token < tokens; token++) {
         float x[MXA_BLOCK];
-        load_floats(wide, (format){wide_dtype, MXATTN_E4M3, 0, 0}, token * wide_stride, dims, x);
+        load_floats(wide, (format){wide_dtype, MXATTN_E4M3, 0, 0, 0}, token * wide_stride, dims, x);
         for (int i = 0; i < MXA_BLOCK; i++) {
             sum[i] += (double)x[i];
         }

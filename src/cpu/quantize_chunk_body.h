@@ -33,6 +33,7 @@ typedef struct format {
     mxattn_dtype narrow;
     int plain; /* no centre, and dims are a multiple of 64 */
     int mixed; /* words of two vectors of FP32 in the order in which they are packed fastest */
+    int cut;   /* words are cut (words_portable.h) */
 } format;
 
 ALWAYS_INLINE int dropped_bits(format f)
@@ -172,10 +173,6 @@ static __attribute__((noinline)) void encode_chunk(const mxa_quantize_strip *str
         wide_scale[i] = scale[i * step];
     }
     f.plain = f.mixed = 0;
-    if (slow && strip->needs_floats) {
-        *strip->needs_floats = 1;
-        return;
-    }
     if (slow) {
         chunk_floats(strip, f, token, d, x);
         for (int i = 0; i < MXA_BLOCK; i++) {

@@ -8,19 +8,11 @@
 #ifndef MXA_CPU_ROWS_H
 #define MXA_CPU_ROWS_H
 
+#include "cpu/norm.h"
 #include "mx/rms.h"
 #include "mxattn/mxattn.h"
 
 #include <stdint.h>
-
-/* Where a row of 16-bit words goes: rounded to BF16, or to odd (words_portable.h). */
-typedef struct mxa_words_out {
-    uint16_t *words;
-    int to_bf16;
-    int stream;     /* past the caches: words is a multiple of 64, and a fence follows */
-    int64_t ahead;  /* every line read is asked for this many bytes further on, too */
-    int ahead_half; /* those of the first half alone, at half the pace: others ask for the rest */
-} mxa_words_out;
 
 typedef struct mxa_row_kernels {
     /* `count` elements of a wide array as FP32. */
@@ -29,16 +21,23 @@ typedef struct mxa_row_kernels {
     void (*narrow)(const float *x, int64_t count, mxattn_dtype dtype, void *out, int accumulate);
     /* Rounds to BF16 in place. */
     void (*round_bf16)(float *x, int64_t count);
-    /* Sum of squares and of products a*factor * b*weight (weight may be NULL), by mx/rms.h. */
-    double (*squares)(const void *x, mxattn_dtype dtype, int64_t count);
+    /* Sum of squares and of products a*factor * b*weight (weight may be NULL), by mx/rms.h. ahead:
+     * every line of x is asked for so many bytes further on, too. */
+    double (*squares)(const void *x, mxattn_dtype dtype, int64_t count, int64_t ahead);
     double (*products)(const float *a, float factor, const float *b, const float *weight,
                        int64_t count);
     /* out = x / rms * weight, by mx/rms.h; weight may be NULL. */
     void (*divide)(const void *x, mxattn_dtype dtype, int64_t count, const mxa_rms_scale *scale,
                    const float *weight, float *out);
-    /* The same where prescale is 1, as 16-bit words. */
-    void (*divide_words)(const void *x, mxattn_dtype dtype, int64_t count,
-                         const mxa_rms_scale *scale, const float *weight, const mxa_words_out *out);
+    /* The same to BF16, where prescale is 1. paired: weights by pair_weights. Every line of x is
+     * asked for `ahead` bytes further on, too. stream: past the caches; then out is a
+     * multiple of 64, and a fence follows. */
+    void (*divide_bf16)(const void *x, mxattn_dtype dtype, int64_t count,
+                        const mxa_rms_scale *scale, const float *paired, int64_t ahead,
+                        uint16_t *out, int stream);
+    /* Weights (NULL: 1) in the order in which rows of 16-bit words take them; ones behind, up to a
+     * multiple of MXA_NORM_PAIRED. */
+    void (*pair_weights)(const float *weight, int64_t count, float *paired);
     /* With u = x*factor and g = dy*weight: dweight += dy*u (may be NULL), dy = rstd * (g - u*mean).
      */
     void (*divide_backward)(const float *x, float factor, float *dy, const float *weight,

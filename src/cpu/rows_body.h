@@ -3,12 +3,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "cpu/row_pairs_body.h"
 #include "cpu/rows.h"
-#include "cpu/vec_math.h"
 
 #include <string.h>
 
-enum { SUM_VECS = MXA_RMS_LANES / VEC_LANES };
+enum { SUM_VECS = MXA_RMS_LANES / VEC_LANES, LINE_LANES = 64 };
 
 /* A row is walked in vectors; the last, short one through a copy with zeros behind. */
 typedef struct piece {
@@ -113,6 +113,16 @@ static void round_bf16(float *x, int64_t count)
     }
 }
 
+/* Asks for what lies `ahead` bytes behind LINE_LANES elements; 0: for nothing new. */
+VEC_INLINE void ask_ahead(const void *x, int64_t i, int64_t bytes, int64_t ahead)
+{
+    enum { LINE = 64, SECOND_CACHE = 2 };
+    const uintptr_t at = (uintptr_t)x + (uintptr_t)(i * bytes + ahead);
+    VEC_UNROLL
+    for (uintptr_t j = 0; j < LINE_LANES * (uintptr_t)bytes; j += LINE)
+        __builtin_prefetch((const void *)(at + j), 0, SECOND_CACHE);
+}
+
 VEC_INLINE double fold(const dvec sum[SUM_VECS])
 {
     double lanes[MXA_RMS_LANES];
@@ -121,31 +131,57 @@ VEC_INLINE double fold(const dvec sum[SUM_VECS])
     return mxa_rms_fold(lanes);
 }
 
-VEC_INLINE double squares_of(const void *x, mxattn_dtype dtype, int64_t count)
+/* Of pairs that are as long as the partial sums are many. */
+VEC_INLINE double fold_pairs(dvec even, dvec odd)
 {
-    dvec sum[SUM_VECS];
+    double halves[2][VEC_LANES], lanes[MXA_RMS_LANES];
+    dvec_store(halves[0], even);
+    dvec_store(halves[1], odd);
+    for (int l = 0; l < MXA_RMS_LANES; l++)
+        lanes[l] = halves[l % 2][l / 2 % VEC_LANES];
+    return mxa_rms_fold(lanes);
+}
+
+VEC_INLINE double squares_of(const void *x, mxattn_dtype dtype, int64_t count, int64_t ahead)
+{
+    const int64_t bytes = dtype == MXATTN_F32 ? 4 : 2;
+    const int by_pairs =
+        dtype == MXATTN_BF16 && (int)PAIR_LANES == (int)MXA_RMS_LANES && count % LINE_LANES == 0;
+    dvec sum[SUM_VECS], even = dvec_zero(), odd = dvec_zero();
     int64_t i = 0;
     for (int j = 0; j < SUM_VECS; j++)
         sum[j] = dvec_zero();
-    for (; i + MXA_RMS_LANES <= count; i += MXA_RMS_LANES)
+    for (; i + LINE_LANES <= count; i += LINE_LANES) {
+        ask_ahead(x, i, bytes, ahead);
         VEC_UNROLL
-    for (int j = 0; j < SUM_VECS; j++) {
-        const vec v = load_as(x, dtype, i + j * VEC_LANES);
-        sum[j] = dvec_add_product(sum[j], v, v);
+        for (int64_t k = i; k < i + LINE_LANES; k += MXA_RMS_LANES) {
+            if (by_pairs) {
+                const vec_pair v = pair_load(x, dtype, k);
+                even = dvec_add_product(even, v.even, v.even);
+                odd = dvec_add_product(odd, v.odd, v.odd);
+                continue;
+            }
+            VEC_UNROLL
+            for (int j = 0; j < SUM_VECS; j++) {
+                const vec v = load_as(x, dtype, k + j * VEC_LANES);
+                sum[j] = dvec_add_product(sum[j], v, v);
+            }
+        }
     }
-    for (int j = 0; i < count; j++, i += VEC_LANES) {
-        const vec v = load_any(x, dtype, i, count);
-        sum[j] = dvec_add_product(sum[j], v, v);
-    }
-    return fold(sum);
+    for (; i < count; i += MXA_RMS_LANES)
+        for (int j = 0; j < SUM_VECS && i + j * VEC_LANES < count; j++) {
+            const vec v = load_any(x, dtype, i + j * VEC_LANES, count);
+            sum[j] = dvec_add_product(sum[j], v, v);
+        }
+    return by_pairs ? fold_pairs(even, odd) : fold(sum);
 }
 
-static double squares(const void *x, mxattn_dtype dtype, int64_t count)
+static double squares(const void *x, mxattn_dtype dtype, int64_t count, int64_t ahead)
 {
     if (dtype == MXATTN_F32)
-        return squares_of(x, MXATTN_F32, count);
-    return dtype == MXATTN_BF16 ? squares_of(x, MXATTN_BF16, count)
-                                : squares_of(x, MXATTN_F16, count);
+        return squares_of(x, MXATTN_F32, count, ahead);
+    return dtype == MXATTN_BF16 ? squares_of(x, MXATTN_BF16, count, ahead)
+                                : squares_of(x, MXATTN_F16, count, ahead);
 }
 
 static double products(const float *a, float factor, const float *b, const float *weight,
@@ -179,87 +215,62 @@ static void divide(const void *x, mxattn_dtype dtype, int64_t count, const mxa_r
     EACH_DTYPE(dtype, DIVIDE);
 }
 
-VEC_INLINE vec_pair load_pair(const void *x, mxattn_dtype dtype, int64_t i)
+/* The last elements of a row, fewer than a pair of vectors; zeros behind. */
+VEC_INLINE vec_pair load_end(const void *x, mxattn_dtype dtype, int64_t i, int64_t count)
 {
-    if (dtype == MXATTN_BF16)
-        return vec_pair_bf16((const uint16_t *)x + i);
-    if (dtype == MXATTN_F32)
-        return vec_pair_of((const float *)x + i);
-    float wide[2 * VEC_LANES];
-    vec_store(wide, load_as(x, dtype, i));
-    vec_store(wide + VEC_LANES, load_as(x, dtype, i + VEC_LANES));
-    return vec_pair_of(wide);
-}
-
-VEC_INLINE vec divided(vec x, const mxa_rms_scale *scale)
-{
-    return vec_fused(x, vec_set(scale->hi), vec_mul(x, vec_set(scale->lo)));
-}
-
-/* 2 * VEC_LANES elements from i on. */
-VEC_INLINE vec_pair divide_pair(const void *x, mxattn_dtype dtype, int64_t i,
-                                const mxa_rms_scale *scale, const float *weight)
-{
-    vec_pair y = load_pair(x, dtype, i);
-    y.even = divided(y.even, scale);
-    y.odd = divided(y.odd, scale);
-    if (weight) {
-        const vec_pair w = vec_pair_of(weight + i);
-        y.even = vec_mul(y.even, w.even);
-        y.odd = vec_mul(y.odd, w.odd);
-    }
-    return y;
-}
-
-VEC_INLINE void store_pair(uint16_t *out, vec_pair y, int to_bf16, int stream)
-{
-    if (to_bf16)
-        vec_pair_store_bf16(out, y, stream);
-    else
-        vec_pair_store_odd(out, y);
-}
-
-VEC_INLINE void divide_words_of(const void *x, mxattn_dtype dtype, int64_t count,
-                                const mxa_rms_scale *scale, const float *weight,
-                                const mxa_words_out *out, int to_bf16, int stream)
-{
-    enum { STEP = 2 * VEC_LANES };
+    float padded[PAIR_LANES] = {0}; /* of whichever dtype */
     const size_t bytes = dtype == MXATTN_F32 ? 4 : 2;
-    const mxa_words_out to = *out;
-    const uintptr_t ahead = (uintptr_t)x + (uintptr_t)to.ahead;
-    int64_t i = 0;
-    for (; i + STEP <= count; i += STEP) {
-        __builtin_prefetch((const void *)(ahead + ((uintptr_t)i * bytes >> to.ahead_half)));
-        store_pair(to.words + i, divide_pair(x, dtype, i, scale, weight), to_bf16, stream);
-    }
-    if (i == count)
-        return;
-    const size_t left = (size_t)(count - i);
-    union {
-        float f32[STEP];
-        uint16_t half[STEP];
-    } x_end = {{0}};
-    float weight_end[STEP] = {0};
-    uint16_t words_end[STEP];
-    memcpy(&x_end, (const char *)x + (size_t)i * bytes, left * bytes);
-    if (weight)
-        memcpy(weight_end, weight + i, left * sizeof *weight);
-    store_pair(words_end, divide_pair(&x_end, dtype, 0, scale, weight ? weight_end : NULL), to_bf16,
-               0);
-    memcpy(to.words + i, words_end, left * sizeof *words_end);
+    memcpy(padded, (const char *)x + (size_t)i * bytes, (size_t)(count - i) * bytes);
+    return pair_load(padded, dtype, 0);
 }
 
-static void divide_words(const void *x, mxattn_dtype dtype, int64_t count,
-                         const mxa_rms_scale *scale, const float *weight, const mxa_words_out *out)
+static void pair_weights(const float *weight, int64_t count, float *paired)
 {
-#define DIVIDE_WORDS(type)                                                                         \
-    if (!out->to_bf16)                                                                             \
-        divide_words_of(x, type, count, scale, weight, out, 0, 0);                                 \
-    else if (out->stream)                                                                          \
-        divide_words_of(x, type, count, scale, weight, out, 1, 1);                                 \
+    const int64_t end = (count + MXA_NORM_PAIRED - 1) / MXA_NORM_PAIRED * MXA_NORM_PAIRED;
+    for (int64_t i = 0; i < end; i += PAIR_LANES) {
+        vec_pair w = {vec_set(1.0F), vec_set(1.0F)};
+        if (weight && i < count)
+            w = count - i < PAIR_LANES ? load_end(weight, MXATTN_F32, i, count)
+                                       : pair_load(weight, MXATTN_F32, i);
+        vec_store(paired + i, w.even);
+        vec_store(paired + i + VEC_LANES, w.odd);
+    }
+}
+
+VEC_INLINE void divide_bf16_of(const void *x, mxattn_dtype dtype, int64_t count,
+                               const mxa_rms_scale *scale, const float *paired, int64_t ahead,
+                               uint16_t *out, int stream)
+{
+    const int64_t bytes = dtype == MXATTN_F32 ? 4 : 2;
+    const divisor by = divisor_of(scale);
+    int64_t i = 0;
+    for (; i + LINE_LANES <= count; i += LINE_LANES) {
+        ask_ahead(x, i, bytes, ahead);
+        VEC_UNROLL
+        for (int j = 0; j < LINE_LANES; j += PAIR_LANES)
+            vec_pair_store_bf16(
+                out + i + j, divide_pair(pair_load(x, dtype, i + j), by, paired + i + j), stream);
+    }
+    for (; i < count; i += PAIR_LANES) {
+        uint16_t end[PAIR_LANES];
+        const int64_t left = count - i < PAIR_LANES ? count - i : PAIR_LANES;
+        const vec_pair u =
+            left < PAIR_LANES ? load_end(x, dtype, i, count) : pair_load(x, dtype, i);
+        vec_pair_store_bf16(end, divide_pair(u, by, paired + i), 0);
+        memcpy(out + i, end, (size_t)left * sizeof *end);
+    }
+}
+
+static void divide_bf16(const void *x, mxattn_dtype dtype, int64_t count,
+                        const mxa_rms_scale *scale, const float *paired, int64_t ahead,
+                        uint16_t *out, int stream)
+{
+#define DIVIDE_BF16(type)                                                                          \
+    if (stream)                                                                                    \
+        divide_bf16_of(x, type, count, scale, paired, ahead, out, 1);                              \
     else                                                                                           \
-        divide_words_of(x, type, count, scale, weight, out, 1, 0)
-    EACH_DTYPE(dtype, DIVIDE_WORDS);
+        divide_bf16_of(x, type, count, scale, paired, ahead, out, 0)
+    EACH_DTYPE(dtype, DIVIDE_BF16);
 }
 
 static void divide_backward(const float *x, float factor, float *dy, const float *weight,
@@ -354,7 +365,8 @@ const mxa_row_kernels VEC_NAME(mxa_row_kernels) = {
     .squares = squares,
     .products = products,
     .divide = divide,
-    .divide_words = divide_words,
+    .divide_bf16 = divide_bf16,
+    .pair_weights = pair_weights,
     .divide_backward = divide_backward,
     .rotate = rotate,
     .activate = activate,

@@ -52,13 +52,16 @@ static inline vec_pair vec_pair_bf16(const uint16_t *p)
     return (vec_pair){_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), _mm256_castsi256_ps(odd)};
 }
 
-static inline void vec_pair_store_odd(uint16_t *p, vec_pair x)
+static inline ivec vec_pair_high(vec_pair x)
 {
     const __m256i even = _mm256_castps_si256(x.even), odd = _mm256_castps_si256(x.odd);
-    const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA);
-    const __m256i lower = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
-    const __m256i lost = _mm256_min_epu16(lower, _mm256_set1_epi16(1));
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_or_si256(upper, lost));
+    return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA);
+}
+
+static inline ivec vec_pair_low(vec_pair x)
+{
+    const __m256i even = _mm256_castps_si256(x.even), odd = _mm256_castps_si256(x.odd);
+    return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
 }
 
 static inline __m256i vec_bits_bf16(vec x)

@@ -59,13 +59,16 @@ static inline __m512i vec_mix(__m512i a, __m512i b, int mask)
     return _mm512_ternarylogic_epi32(a, b, _mm512_set1_epi32(mask), 0xD8);
 }
 
-static inline void vec_pair_store_odd(uint16_t *p, vec_pair x)
+static inline ivec vec_pair_high(vec_pair x)
 {
     const __m512i even = _mm512_castps_si512(x.even), odd = _mm512_castps_si512(x.odd);
-    const __m512i upper = vec_mix(_mm512_srli_epi32(even, 16), odd, -0x10000);
-    const __m512i lower = vec_mix(even, _mm512_slli_epi32(odd, 16), -0x10000);
-    const __m512i lost = _mm512_min_epu16(lower, _mm512_set1_epi16(1));
-    _mm512_storeu_si512(p, _mm512_or_si512(upper, lost));
+    return vec_mix(_mm512_srli_epi32(even, 16), odd, -0x10000);
+}
+
+static inline ivec vec_pair_low(vec_pair x)
+{
+    const __m512i even = _mm512_castps_si512(x.even), odd = _mm512_castps_si512(x.odd);
+    return vec_mix(even, _mm512_slli_epi32(odd, 16), -0x10000);
 }
 
 static inline __m512i vec_bits_bf16(vec x)

@@ -5,7 +5,7 @@
  *   vec_sqrt                      correctly rounded
  *   vec_pair                      2 * VEC_LANES elements: those of even places and of odd ones
  *   vec_pair_of, _bf16            from 2 * VEC_LANES elements in order
- *   vec_pair_store_odd            as words (words_portable.h): upper halves rounded to odd
+ *   vec_pair_high, vec_pair_low   the upper and lower halves of all, in order
  *   vec_pair_store_bf16           rounded to nearest even, NaN made quiet; stream: past the caches,
  *                                 where p is a multiple of 64
  *   dvec                          VEC_LANES of float64
@@ -64,21 +64,19 @@ static inline vec_pair vec_pair_bf16(const uint16_t *p)
 }
 
 /* Upper halves of `even` below those of `odd`. */
-static inline void vec_pair_store_high(uint16_t *p, ivec even, ivec odd)
+static inline ivec vec_join_high(ivec even, ivec odd)
 {
-    const ivec joined = (odd & ivec_set(-0x10000)) | ivec_shr(even, 16);
-    memcpy(p, &joined, sizeof joined);
+    return (odd & ivec_set(-0x10000)) | ivec_shr(even, 16);
 }
 
-static inline ivec vec_bits_odd(vec x)
+static inline ivec vec_pair_high(vec_pair x)
 {
-    const ivec bits = vec_bits(x);
-    return bits | (((bits & ivec_set(0xFFFF)) + ivec_set(0xFFFF)) & ivec_set(0x10000));
+    return vec_join_high(vec_bits(x.even), vec_bits(x.odd));
 }
 
-static inline void vec_pair_store_odd(uint16_t *p, vec_pair x)
+static inline ivec vec_pair_low(vec_pair x)
 {
-    vec_pair_store_high(p, vec_bits_odd(x.even), vec_bits_odd(x.odd));
+    return (vec_bits(x.even) & ivec_set(0xFFFF)) | ivec_shl(vec_bits(x.odd), 16);
 }
 
 static inline ivec vec_bits_bf16(vec x)
@@ -92,7 +90,8 @@ static inline ivec vec_bits_bf16(vec x)
 static inline void vec_pair_store_bf16(uint16_t *p, vec_pair x, int stream)
 {
     (void)stream;
-    vec_pair_store_high(p, vec_bits_bf16(x.even), vec_bits_bf16(x.odd));
+    const ivec joined = vec_join_high(vec_bits_bf16(x.even), vec_bits_bf16(x.odd));
+    memcpy(p, &joined, sizeof joined);
 }
 
 static inline dvec dvec_zero(void)

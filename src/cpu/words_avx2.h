@@ -66,6 +66,11 @@ static inline words words_or(words a, words b)
     return _mm256_or_si256(a, b);
 }
 
+static inline words words_xor(words a, words b)
+{
+    return _mm256_xor_si256(a, b);
+}
+
 static inline words words_add(words a, words b)
 {
     return _mm256_add_epi16(a, b);
@@ -151,14 +156,18 @@ static inline words words_fold_64(words a, words b)
                      _mm256_castpd_si256(_mm256_shuffle_pd(x, y, 0x5)));
 }
 
-static inline words words_fold(const words *w)
+static inline words words_fold_chunks(const words largest[4])
 {
-    const __m256 low =
-        _mm256_castsi256_ps(words_fold_64(words_max(w[0], w[1]), words_max(w[2], w[3])));
-    const __m256 high =
-        _mm256_castsi256_ps(words_fold_64(words_max(w[4], w[5]), words_max(w[6], w[7])));
+    const __m256 low = _mm256_castsi256_ps(words_fold_64(largest[0], largest[1]));
+    const __m256 high = _mm256_castsi256_ps(words_fold_64(largest[2], largest[3]));
     return words_max(_mm256_castps_si256(_mm256_shuffle_ps(low, high, 0x88)),
                      _mm256_castps_si256(_mm256_shuffle_ps(low, high, 0xDD)));
+}
+
+static inline words words_fold(const words *w)
+{
+    return words_fold_chunks((words[]){words_max(w[0], w[1]), words_max(w[2], w[3]),
+                                       words_max(w[4], w[5]), words_max(w[6], w[7])});
 }
 
 /* Of two folds: two words for each chunk, the second fold's in the upper half. */

@@ -72,6 +72,11 @@ static inline words words_or(words a, words b)
     return _mm512_or_si512(a, b);
 }
 
+static inline words words_xor(words a, words b)
+{
+    return _mm512_xor_si512(a, b);
+}
+
 static inline words words_add(words a, words b)
 {
     return _mm512_add_epi16(a, b);
@@ -156,12 +161,17 @@ static inline words words_fold_64(words a, words b)
                      _mm512_castpd_si512(_mm512_shuffle_pd(x, y, 0x55)));
 }
 
-static inline words words_fold(const words *w)
+static inline words words_fold_chunks(const words w[4])
 {
     const __m512 low = _mm512_castsi512_ps(words_fold_64(w[0], w[1]));
     const __m512 high = _mm512_castsi512_ps(words_fold_64(w[2], w[3]));
     return words_max(_mm512_castps_si512(_mm512_shuffle_ps(low, high, 0x88)),
                      _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xDD)));
+}
+
+static inline words words_fold(const words *w)
+{
+    return words_fold_chunks(w);
 }
 
 /* Of two folds: half a vector for the chunks of each. */

@@ -5,6 +5,11 @@
  * lower half is (rounding to odd). That keeps all that later rounding to 3 or fewer mantissa bits
  * needs, and whether the mantissa exceeds 0x600000; so amax and codes come out exact.
  *
+ * A cut word is the upper half alone, on the understanding that something was lost: a half then
+ * always goes up, and 0x60 exceeds 0x600000. Of a value with nothing in its lower half it is one
+ * less where that would be wrong. Cheaper to make and to round, enough for normal codes; what else
+ * there is needs FP32 again.
+ *
  *   WORDS_NAME(x)            x with the suffix of the instruction set
  *   words, wmask             WORDS_LANES unsigned words, conditions
  *   CHUNK_WORDS              vectors that hold 32 words
@@ -23,6 +28,7 @@
  *   words_pack(out, w)       the low bytes of CHUNK_WORDS vectors, all below 256: 32 bytes
  *   words_fold(w)            of each of the 4 chunks in w[4 * CHUNK_WORDS] a quarter of a vector
  *                            whose largest word is the chunk's
+ *   words_fold_chunks(c)     the same of a vector for each chunk, c[4]
  *   words_maxima(p, out)     the largest word of each of 32 chunks, in order, out of 8 such vectors
  *                            at p; out[CHUNK_WORDS]
  *   words_store_twice(p, x)  each word in both halves of a uint32_t
@@ -103,6 +109,11 @@ static inline words words_and(words a, words b)
 static inline words words_or(words a, words b)
 {
     return a | b;
+}
+
+static inline words words_xor(words a, words b)
+{
+    return a ^ b;
 }
 
 static inline words words_add(words a, words b)
@@ -194,22 +205,30 @@ static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])
     }
 }
 
-static inline words words_fold(const words *w)
+static inline words words_fold_chunks(const words largest[4])
 {
     words folded;
     for (int c = 0; c < 4; c++) {
-        words largest = w[c * CHUNK_WORDS];
-        for (int i = 1; i < CHUNK_WORDS; i++) {
-            largest = words_max(largest, w[c * CHUNK_WORDS + i]);
-        }
         for (int i = 0; i < 2; i++) {
-            const uint16_t a = largest[i], b = largest[i + 2], x = largest[i + 4],
-                           y = largest[i + 6];
+            const uint16_t a = largest[c][i], b = largest[c][i + 2], x = largest[c][i + 4],
+                           y = largest[c][i + 6];
             const uint16_t ab = a > b ? a : b, xy = x > y ? x : y;
             folded[2 * c + i] = ab > xy ? ab : xy;
         }
     }
     return folded;
+}
+
+static inline words words_fold(const words *w)
+{
+    words largest[4];
+    for (int c = 0; c < 4; c++) {
+        largest[c] = w[c * CHUNK_WORDS];
+        for (int i = 1; i < CHUNK_WORDS; i++) {
+            largest[c] = words_max(largest[c], w[c * CHUNK_WORDS + i]);
+        }
+    }
+    return words_fold_chunks(largest);
 }
 
 static inline void words_maxima(const uint16_t *p, words *out)

@@ -163,6 +163,55 @@ static void test_forward(uint64_t seed)
     mxt_matrix_free(&x);
 }
 
+/* Rows of +-1 give +-weight, exactly: halfway between two codes of either format, 7/4 of a power of
+ * two (the largest that a scale covers), tiny, zero, infinite, NaN, and each a step of FP32 away.
+ */
+static void test_exact(mxattn_block block, mxattn_dtype narrow, mxattn_rounding rounding)
+{
+    enum { ROWS = 32, DIMS = 352 };
+    const int absent[2] = {MXT_ABSENT, MXT_ABSENT}, linear[2] = {MXATTN_LINEAR, MXT_ABSENT};
+    const int64_t shape[] = {ROWS, DIMS};
+    float exact[DIMS];
+    mxt_matrix x, y[2];
+    mxattn_rmsnorm_quantize_args args;
+    mxt_case("exact quotients, block %d, %s, rounding %d", (int)block,
+             narrow == MXATTN_E4M3 ? "e4m3" : "e5m2", (int)rounding);
+    for (int i = 0; i < DIMS; i++) {
+        const int chunk = i / 32, step = i % 3 - 1;
+        const float tie = ldexpf(16.0F + (float)(i % 16) + 0.5F * (float)(i % 2), i / 7 % 5 - 9);
+        exact[i] = tie + (float)step * 0x1p-23F * tie;
+        if (chunk % 2 && i % 32 == 7)
+            exact[i] = 1.75F * (chunk == 3 ? 1.0F : 1.0F + (float)(chunk % 4 - 1) * 0x1p-23F);
+        if (chunk == 8)
+            exact[i] = i % 32 == 5 ? 1.5e-41F : 0.0F;
+        if (chunk == 9)
+            exact[i] = i % 32 == 6 ? INFINITY : exact[i];
+        if (chunk == 10)
+            exact[i] = i % 32 == 6 ? NAN : -1.0e-39F;
+    }
+    mxt_matrix_make(&x, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, shape, 0, NULL);
+    for (int64_t i = 0; i < (int64_t)ROWS * DIMS; i++)
+        ((uint16_t *)x.memory)[i] = mxa_bf16_from_f32(i * 7 % 5 < 2 ? -1.0F : 1.0F);
+    for (int i = 0; i < 2; i++)
+        mxt_matrix_make(&y[i], (mxattn_tags){narrow, block, rounding, 0}, linear, 2, shape, 0,
+                        NULL);
+    mxattn_rmsnorm_quantize_args_init(&args);
+    args.x = &x.t;
+    args.weight = exact;
+    args.eps = 0;
+    for (int i = 0; i <= isa_count; i++) {
+        mxattn_context *context = context_of(i ? isas[i - 1] : MXATTN_ISA_ALL, 1);
+        args.y = &y[i > 0].t;
+        run_forward(context, i ? MXATTN_BACKEND_CPU : MXATTN_BACKEND_REF, &args);
+        mxattn_context_destroy(context);
+        if (i)
+            mxt_matrix_same("y", &y[1], &y[0]);
+    }
+    mxt_matrix_free(&x);
+    mxt_matrix_free(&y[0]);
+    mxt_matrix_free(&y[1]);
+}
+
 /* So large that outputs pass by the caches, but for the parts it is made of. */
 static void test_large(uint32_t isa, mxattn_block block)
 {
@@ -316,6 +365,9 @@ int main(void)
     }
     for (uint64_t seed = 1; seed <= 150; seed++)
         test_forward(seed);
+    for (int i = 0; i < 8; i++)
+        test_exact(i & 1 ? MXATTN_BLOCK_SQUARE : MXATTN_BLOCK_ROW,
+                   i & 2 ? MXATTN_E5M2 : MXATTN_E4M3, i & 4 ? MXATTN_FLOOR : MXATTN_RCEIL);
     for (int i = 0; i < isa_count; i++) {
         test_large(isas[i], MXATTN_BLOCK_ROW);
         test_large(isas[i], MXATTN_BLOCK_SQUARE);

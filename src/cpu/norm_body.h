@@ -1,0 +1,370 @@
+/* norm_body.h: rows divided by their root mean square and quantized at once, one body for every
+ * instruction set.
+ *
+ * A quad, 128 dims of a token, is divided into cut words (words_portable.h), which never leave the
+ * first cache; then the quantizer's steps follow (quantize_batch_body.h): up to 8 quads of a row,
+ * or a quad of each token of a square, get their scales at once and are encoded. Chunks that cut
+ * words do not hold enough of (codes below the smallest normal one, scales near either end, NaN and
+ * infinity) are divided and encoded again in FP32: rare, but for zeros.
+ * Included after one vec_wide_*.h and its words_*.h.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cpu/norm.h"
+
+#include "cpu/quantize_batch_body.h"
+#include "cpu/row_pairs_body.h"
+
+enum { QUAD_PAIRS = QUAD / PAIR_LANES, GROUP_DIMS = GROUP * QUAD };
+
+_Static_assert((int)PAIR_LANES == (int)WORDS_LANES, "a pair of vectors makes a vector of words");
+
+/* ------------------------------------------------------------------------------------------------
+ * divide
+ * --------------------------------------------------------------------------------------------- */
+
+/* Dims of one token. */
+typedef struct row_at {
+    const char *x;
+    const float *paired;
+    divisor by;
+} row_at;
+
+ALWAYS_INLINE vec_pair pair_of(row_at row, mxattn_dtype dtype, int i)
+{
+    return divide_pair(pair_load(row.x, dtype, i), row.by, row.paired + i);
+}
+
+/* Where nothing was cut off, halves must not go up to an odd code, of either format, and
+ * 1.75 * 2^e must not seem more than it is: the word is one less. */
+ALWAYS_INLINE words cut_exactly(vec_pair y)
+{
+    const words one = words_set(1), high = (words)vec_pair_high(y);
+    const words lost = words_min((words)vec_pair_low(y), one);
+    const words half_e4m3 = words_xor(words_and(high, words_set(0x1F)), words_set(0x08));
+    const words half_e5m2 = words_xor(words_and(high, words_set(0x3F)), words_set(0x10));
+    const words top = words_xor(words_and(high, words_set(0x7F)), words_set(0x60));
+    const words other = words_min(words_min(half_e4m3, half_e5m2), words_min(top, one));
+    return words_subtract(high, words_subtract(one, words_or(lost, other)));
+}
+
+static __attribute__((noinline)) void divide_exactly(row_at row, mxattn_dtype dtype, uint16_t *out)
+{
+    for (int i = 0; i < QUAD; i += PAIR_LANES) {
+        words_store(out + i, cut_exactly(pair_of(row, dtype, i)));
+    }
+}
+
+/* 1 where the lower half of some FP32 was 0; least: of the lower and of the upper halves. */
+ALWAYS_INLINE int some_exact(words least)
+{
+    const uint32_t upper = 0xFFFF0000;
+    return words_any(words_subtract(words_set(1), words_or(least, words_pairs(&upper))));
+}
+
+/* A quad to cut words; their magnitudes' fold where it is wanted. */
+ALWAYS_INLINE void divide_quad(row_at row, mxattn_dtype dtype, uint16_t *out, uint16_t *folded)
+{
+    words largest[CHUNKS], least = words_set(0xFFFF);
+    UNROLL
+    for (int c = 0; c < CHUNKS; c++) {
+        largest[c] = words_set(0);
+        UNROLL
+        for (int i = c * MXA_BLOCK; i < (c + 1) * MXA_BLOCK; i += PAIR_LANES) {
+            const vec_pair y = pair_of(row, dtype, i);
+            const words w = (words)vec_pair_high(y);
+            least = words_min(least, (words)vec_bits(y.even));
+            least = words_min(least, (words)vec_bits(y.odd));
+            words_store(out + i, w);
+            largest[c] = i == c * MXA_BLOCK ? magnitude(w) : words_max(largest[c], magnitude(w));
+        }
+    }
+    if (folded) {
+        words_store(folded, words_fold_chunks(largest));
+    }
+    if (some_exact(least)) {
+        words quad[QUAD_PAIRS];
+        divide_exactly(row, dtype, out);
+        for (int i = 0; folded && i < QUAD_PAIRS; i++) {
+            quad[i] = magnitude(words_load(out + i * PAIR_LANES));
+        }
+        if (folded) {
+            words_store(folded, words_fold(quad));
+        }
+    }
+}
+
+/* The last dims of a row, fewer than a quad; others behind. */
+typedef struct row_end {
+    float x[QUAD];
+} row_end;
+
+/* The quad at dim d of a token; one that the row ends in lies in `end` afterwards. */
+ALWAYS_INLINE row_at quad_at(const mxa_norm_strip *strip, mxattn_dtype dtype, int64_t token,
+                             int64_t d, row_end *end)
+{
+    const int bytes = dtype == MXATTN_F32 ? 4 : 2;
+    row_at row = {(const char *)strip->x + (token * strip->x_stride + d) * bytes, strip->paired + d,
+                  divisor_of(&strip->scales[token])};
+    if (strip->dims - d < QUAD) {
+        const size_t left = (size_t)(strip->dims - d);
+        memset(end->x, 0x3C, sizeof end->x); /* whichever dtype: about a hundredth, or one */
+        memcpy(end->x, row.x, left * (size_t)bytes);
+        row.x = (const char *)end->x;
+    }
+    return row;
+}
+
+ALWAYS_INLINE void ask_ahead(const mxa_norm_strip *strip, mxattn_dtype dtype, int64_t token,
+                             int64_t d)
+{
+    enum { SECOND_CACHE = 2 };
+    const int bytes = dtype == MXATTN_F32 ? 4 : 2;
+    const char *at = (const char *)strip->x + (token * strip->x_stride + d) * bytes + strip->ahead;
+    if (!strip->ahead) {
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < QUAD * bytes; i += 64) {
+        __builtin_prefetch(at + i, 0, SECOND_CACHE);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * what is rare
+ * --------------------------------------------------------------------------------------------- */
+
+/* The codes of the chunk at dim d of a token, from FP32. */
+static __attribute__((noinline)) void chunk_again(const mxa_norm_strip *strip, format f,
+                                                  int64_t token, int64_t d, const uint8_t *scale,
+                                                  uint8_t *out)
+{
+    const mxa_rms_scale *by = &strip->scales[token];
+    const int64_t index = token * strip->x_stride + d;
+    float x[MXA_BLOCK];
+    load_floats(strip->x, f, index, MXA_BLOCK, x);
+    for (int i = 0; i < MXA_BLOCK; i += VEC_LANES) {
+        vec y = divided(vec_load(x + i), divisor_of(by));
+        if (strip->weight) {
+            y = vec_mul(y, vec_load(strip->weight + d + i));
+        }
+        vec_store(x + i, y);
+    }
+    const mxa_quantize_strip chunk = {.wide = x, .dims = MXA_BLOCK};
+    encode_chunk(&chunk, (format){MXATTN_F32, f.narrow, 1, 0, 0}, 0, 0, scale, 0, out);
+}
+
+/* Of a quad's chunks those that need it. */
+static __attribute__((noinline)) void quad_again(const mxa_norm_strip *strip, format f,
+                                                 int64_t token, int64_t d, const uint16_t *quad,
+                                                 const uint8_t *scale, uint8_t *out)
+{
+    const int64_t left = strip->dims - d;
+    for (int c = 0; c < QUAD && c < left; c += MXA_BLOCK) {
+        const uint8_t *of_chunk = scale + c / MXA_BLOCK;
+        if (*of_chunk < FAST_SCALE_LEAST || *of_chunk > FAST_SCALE_MOST ||
+            has_small(quad + c, f, of_chunk, 0)) {
+            chunk_again(strip, f, token, d + c, of_chunk, out + c);
+        }
+    }
+}
+
+/* Encodes `count` quads, their keys `next` apart; a bit for each that may need it again. */
+ALWAYS_INLINE uint32_t encode_quads(format f, const batch *b, int count, int next, int stream)
+{
+    keys key = {b->key, NULL};
+    uint32_t again = 0;
+    if (stream) {
+        for (int i = 0; i < count; i++, key.of_chunk += next) {
+            again |= encode_quad(f, b, i, 2, 0, key, 1) << i;
+        }
+        return again;
+    }
+    for (int i = 0; i < count; i++, key.of_chunk += next) {
+        again |= encode_quad(f, b, i, 2, 0, key, 0) << i;
+    }
+    return again;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * rows
+ * --------------------------------------------------------------------------------------------- */
+
+ALWAYS_INLINE void store_row_scales(const mxa_scale_place *place, int64_t token, int64_t chunk,
+                                    int chunks, const uint8_t *scale)
+{
+    if (!place->data) {
+        return;
+    }
+    if (place->stride_1 == 1 && place->stride_4 == CHUNKS && chunks == MXA_BLOCK) {
+        memcpy(mxa_scale_place_at(place, chunk, token), scale, MXA_BLOCK);
+        return;
+    }
+    for (int first = 0; first < chunks; first += CHUNKS) { /* chunk % 4 is 0, or chunks 1 */
+        uint8_t *to = mxa_scale_place_at(place, chunk + first, token);
+        for (int c = first; c < first + CHUNKS && c < chunks; c++, to += place->stride_1) {
+            *to = scale[c];
+        }
+    }
+}
+
+/* Where the quads of a group lie. */
+ALWAYS_INLINE void point(batch *b, int quads, uint8_t *out)
+{
+    for (int q = 0; q < quads; q++) {
+        b->words[2 * q] = &b->space[2 * q][0];
+        b->codes[2 * q] = out + q * QUAD;
+    }
+}
+
+/* Up to GROUP_DIMS dims of a token. */
+ALWAYS_INLINE void row_group(const mxa_norm_strip *strip, format f, int64_t token, int64_t d,
+                             const mxa_quantize_strip *tags, batch *b)
+{
+    const int64_t left = strip->dims - d;
+    const int width = left < GROUP_DIMS ? (int)left : GROUP_DIMS;
+    const int quads = (width + QUAD - 1) / QUAD, whole = width / QUAD;
+    uint8_t *out = strip->payload + token * strip->payload_stride + d;
+    row_end end;
+    for (int q = 0; q < quads; q++) {
+        const int64_t at = d + q * QUAD;
+        ask_ahead(strip, f.wide, token, at);
+        divide_quad(quad_at(strip, f.wide, token, at, &end), f.wide, b->space[2 * q], b->folded[q]);
+    }
+    point(b, quads, out);
+    if (whole < quads) {
+        b->codes[2 * whole] = b->whole[0];
+    }
+    uint32_t again = scales_of_batch(tags, f, quads, 0, b) ? 0xFFFFFFFF : 0;
+    store_row_scales(&strip->places[MXATTN_HDIM], token, d / MXA_BLOCK, width / MXA_BLOCK,
+                     b->scale);
+    again |= encode_quads(f, b, quads, CHUNKS, strip->stream);
+    for (int q = 0; again && q < quads; q++) {
+        if (again >> q & 1) {
+            quad_again(strip, f, token, d + q * QUAD, b->space[2 * q], b->scale + q * CHUNKS,
+                       b->codes[2 * q]);
+        }
+    }
+    if (whole < quads) {
+        memcpy(out + whole * QUAD, b->whole[0], (size_t)(width - whole * QUAD));
+    }
+}
+
+ALWAYS_INLINE void strip_rows(const mxa_norm_strip *strip, format f)
+{
+    const mxa_quantize_strip tags = {.tags = strip->tags};
+    batch b;
+    memset(b.folded, UNUSED, GROUP * sizeof b.folded[0]);
+    for (int64_t token = 0; token < strip->used; token++) {
+        for (int64_t d = 0; d < strip->dims; d += GROUP_DIMS) {
+            row_group(strip, f, token, d, &tags, &b);
+        }
+    }
+    for (int64_t token = strip->used; token < strip->tokens; token++) {
+        for (int64_t d = 0; d < strip->dims; d += MXA_BLOCK) {
+            const uint8_t zero = 0;
+            store_row_scales(&strip->places[MXATTN_HDIM], token, d / MXA_BLOCK, 1, &zero);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * squares
+ * --------------------------------------------------------------------------------------------- */
+
+/* A quad of every token. */
+ALWAYS_INLINE void square_quads(const mxa_norm_strip *strip, format f, int64_t d,
+                                const mxa_quantize_strip *tags, batch *b)
+{
+    const int64_t left = strip->dims - d;
+    const int width = left < QUAD ? (int)left : QUAD, used = (int)strip->used;
+    words largest[VECTORS];
+    row_end end;
+    for (int token = 0; token < used; token++) {
+        ask_ahead(strip, f.wide, token, d);
+        divide_quad(quad_at(strip, f.wide, token, d, &end), f.wide, b->space[2 * token], NULL);
+        b->words[2 * token] = b->space[2 * token];
+        b->codes[2 * token] = width == QUAD ? strip->payload + token * strip->payload_stride + d
+                                            : b->whole[2 * token];
+    }
+    UNROLL
+    for (int i = 0; i < VECTORS; i++) {
+        largest[i] = words_set(0);
+    }
+    for (int token = 0; token < used; token++) {
+        UNROLL
+        for (int i = 0; i < VECTORS; i++) {
+            const words w = words_load(b->space[2 * token] + i * WORDS_LANES);
+            largest[i] = words_max(largest[i], magnitude(w));
+        }
+    }
+    words_store(b->folded[0], words_fold(largest));
+    uint32_t again = scales_of_batch(tags, f, 1, 0, b) ? 0xFFFFFFFF : 0;
+    again |= encode_quads(f, b, used, 0, strip->stream);
+    for (int token = 0; again && token < used; token++) {
+        if (again >> token & 1) {
+            quad_again(strip, f, token, d, b->space[2 * token], b->scale, b->codes[2 * token]);
+        }
+    }
+    for (int token = 0; width < QUAD && token < used; token++) {
+        memcpy(strip->payload + token * strip->payload_stride + d, b->whole[2 * token],
+               (size_t)width);
+    }
+    store_square_scales(strip->places, strip->tokens, d, width, b->scale);
+}
+
+ALWAYS_INLINE void strip_squares(const mxa_norm_strip *strip, format f)
+{
+    const mxa_quantize_strip tags = {.tags = strip->tags};
+    batch b;
+    memset(b.folded, UNUSED, GROUP * sizeof b.folded[0]);
+    for (int64_t d = 0; d < strip->dims; d += QUAD) {
+        square_quads(strip, f, d, &tags, &b);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * a strip
+ * --------------------------------------------------------------------------------------------- */
+
+/* WHY the copy: stores of bytes may alias *strip, whose fields would be read again after each. */
+ALWAYS_INLINE void strip_of(const mxa_norm_strip *strip, format f)
+{
+    mxa_norm_strip copy = *strip;
+    /* Whole lines only: a part of one would be read before it is written. */
+    copy.stream &=
+        copy.dims % 64 == 0 && copy.payload_stride % 64 == 0 && (uintptr_t)copy.payload % 64 == 0;
+    if (copy.tags.block == MXATTN_BLOCK_ROW) {
+        strip_rows(&copy, f);
+    } else {
+        strip_squares(&copy, f);
+    }
+}
+
+#define DEFINE_STRIP(name, wide, narrow)                                                           \
+    static __attribute__((noinline)) void name(const mxa_norm_strip *strip)                        \
+    {                                                                                              \
+        strip_of(strip, (format){wide, narrow, 1, 0, 1});                                          \
+    }
+
+DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
+DEFINE_STRIP(strip_f16_e4m3, MXATTN_F16, MXATTN_E4M3)
+DEFINE_STRIP(strip_bf16_e4m3, MXATTN_BF16, MXATTN_E4M3)
+DEFINE_STRIP(strip_f32_e5m2, MXATTN_F32, MXATTN_E5M2)
+DEFINE_STRIP(strip_f16_e5m2, MXATTN_F16, MXATTN_E5M2)
+DEFINE_STRIP(strip_bf16_e5m2, MXATTN_BF16, MXATTN_E5M2)
+
+void WORDS_NAME(mxa_norm_strip)(const mxa_norm_strip *strip)
+{
+    const int e5m2 = strip->tags.dtype == MXATTN_E5M2;
+    if (strip->x_dtype == MXATTN_F32) {
+        (e5m2 ? strip_f32_e5m2 : strip_f32_e4m3)(strip);
+    } else if (strip->x_dtype == MXATTN_F16) {
+        (e5m2 ? strip_f16_e5m2 : strip_f16_e4m3)(strip);
+    } else {
+        (e5m2 ? strip_bf16_e5m2 : strip_bf16_e4m3)(strip);
+    }
+    for (int64_t token = strip->used; token < strip->tokens; token++) {
+        memset(strip->payload + token * strip->payload_stride, 0, (size_t)strip->dims);
+    }
+}
