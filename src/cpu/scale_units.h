@@ -2,7 +2,7 @@
  *
  * Row r of a unit is 16 bytes: four groups of four, which docs/format.md draws. With `stream` set,
  * stores pass by the caches: for arrays that no cache would hold, whose lines would otherwise be
- * read before they are written. `to` is then a multiple of 16. Such stores are ordered by the
+ * read before they are written. `to` is then a multiple of 32. Such stores are ordered by the
  * locked instruction with which a worker asks for its next task (parallel.c).
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -21,17 +21,22 @@ static inline void mxa_unit_prefetch(const uint8_t *from, int64_t ahead)
     __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)ahead), 0, 2);
 }
 
-/* All 32 rows alike: group g has the four bytes at from + g*step, or, turned, byte g of each of
- * those four groups. */
-void mxa_unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream);
+typedef struct mxa_unit_kernels {
+    /* All 32 rows alike: group g has the four bytes at from + g*step, or, turned, byte g of each of
+     * those four groups. */
+    void (*repeat)(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream);
+    /* Four units at once, of 128 tokens: token t has the `width` bytes (4 or 2; the rest of a group
+     * is 0) for unit u at from + t*token_bytes + u*width. Every fourth row, from `ahead` bytes on,
+     * is asked for: reads of what comes next go on between the stores. */
+    void (*of_tokens)(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
+                      int64_t ahead, int stream);
+    /* One unit of 128 dims: block k of 32 tokens has one byte for each, in order, at from[k]. */
+    void (*of_dims)(uint8_t *to, const uint8_t *const from[4], int stream);
+} mxa_unit_kernels;
 
-/* Four units at once, of 128 tokens: token t has the `width` bytes (4 or 2; the rest of a group is
- * 0) for unit u at from + t*token_bytes + u*width. Every fourth row, from `ahead` bytes
- * on, is asked for: reads of what comes next go on between the stores. */
-void mxa_units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
-                         int64_t ahead, int stream);
+const mxa_unit_kernels *mxa_unit_kernels_for(uint32_t isa);
 
-/* One unit of 128 dims: block k of 32 tokens has one byte for each, in order, at from[k]. */
-void mxa_unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream);
+extern const mxa_unit_kernels mxa_unit_kernels_portable;
+extern const mxa_unit_kernels mxa_unit_kernels_avx2;
 
 #endif

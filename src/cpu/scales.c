@@ -43,6 +43,7 @@ static int64_t smaller(int64_t a, int64_t b)
 
 typedef struct scales_job {
     const mxa_scales_call *call;
+    const mxa_unit_kernels *units;
     int uniform; /* 1: a block has one byte in the source, whichever of its elements is asked for */
     int stream;
     int64_t ahead; /* tiles: how early a unit's source is asked for */
@@ -137,15 +138,15 @@ static int write_whole(const scales_job *job, const walk *from, const uint8_t *s
     if (job->uniform && (from->chunk == 1 || from->block == 1)) {
         const int by_token = from->chunk == 1; /* the four bytes of a block of tokens follow */
         mxa_unit_prefetch(source, job->ahead * from->tile);
-        mxa_unit_repeat(unit, source, by_token ? from->block : from->chunk, by_token != hdim,
-                        job->stream);
+        job->units->repeat(unit, source, by_token ? from->block : from->chunk, by_token != hdim,
+                           job->stream);
         return 1;
     }
     if (job->uniform || hdim || from->within != 1 || from->chunk != MXA_BLOCK)
         return 0;
     const uint8_t *const rows[] = {source, source + from->block, source + 2 * from->block,
                                    source + 3 * from->block};
-    mxa_unit_of_dims(unit, rows, job->stream);
+    job->units->of_dims(unit, rows, job->stream);
     return 1;
 }
 
@@ -235,7 +236,7 @@ static int64_t scatter_tokens(const scales_job *job, const mxa_block_at *at, int
         }
         /* Rows of the next tiles: the four calls that share their lines ask for each once. */
         const int64_t ahead = (AHEAD_ROWS + u / UNITS % UNITS) * row;
-        mxa_units_of_tokens(unit, source, row, width, ahead, job->stream);
+        job->units->of_tokens(unit, source, row, width, ahead, job->stream);
     }
     return units / UNITS * UNITS / columns;
 }
@@ -306,12 +307,23 @@ static void move_block(void *arg, const mxa_block_at *at, int64_t unused, int64_
 
 /* ---- the calls ----------------------------------------------------------------------------- */
 
-static scales_job job_of(const mxa_scales_call *call)
+const mxa_unit_kernels *mxa_unit_kernels_for(uint32_t isa)
 {
+#if defined(MXA_BUILD_AVX2)
+    if (isa & MXATTN_ISA_AVX2)
+        return &mxa_unit_kernels_avx2;
+#endif
+    (void)isa;
+    return &mxa_unit_kernels_portable;
+}
+
+static scales_job job_of(const mxattn_context *context, const mxa_scales_call *call)
+{
+    enum { STREAMED = 32 };
     const mxa_scale_extent extent = mxa_scales_extent(&call->batch, call->heads, call->head_dim);
-    scales_job job = {.call = call};
+    scales_job job = {.call = call, .units = mxa_unit_kernels_for(context->isa)};
     job.uniform = call->from_axis != call->to_axis || call->from.layout == MXATTN_COMPACT;
-    job.stream = call->to.layout == MXATTN_TILED && (uintptr_t)call->to.data % MXA_UNIT_ROW == 0 &&
+    job.stream = call->to.layout == MXATTN_TILED && (uintptr_t)call->to.data % STREAMED == 0 &&
                  mxa_scales_size(call->to_axis, MXATTN_TILED, &extent) >= STREAM_BYTES;
     job.ahead = AHEAD_TILES;
     return job;
@@ -319,7 +331,7 @@ static scales_job job_of(const mxa_scales_call *call)
 
 static void move(const mxattn_context *context, const mxa_scales_call *call)
 {
-    scales_job job = job_of(call);
+    scales_job job = job_of(context, call);
     const int64_t heads = call->heads, dims = call->head_dim;
     if (call->to.layout != MXATTN_TILED) {
         mxa_parallel_blocks(context, &call->batch, 1, heads * dims, move_block, &job);

@@ -30,17 +30,17 @@ static void check_unit(const uint8_t *unit, int64_t row, int64_t block, uint8_t 
           (long long)block, unit[place(row, block)], want);
 }
 
-static void test_tokens(int width, int stream)
+static void test_tokens(const mxa_unit_kernels *units, int width, int stream)
 {
     enum { ROW = 52 }; /* no multiple of 16 */
     uint8_t *from = mxt_guard_end((TOKENS - 1) * ROW + 4 * (size_t)width);
-    uint8_t *memory = mxt_guard_end_aligned(4 * MXA_UNIT_BYTES, 16), *to[4];
+    uint8_t *memory = mxt_guard_end_aligned(4 * MXA_UNIT_BYTES, 32), *to[4];
     mxt_case("units of tokens, %d bytes a group, stream %d", width, stream);
     for (int64_t i = 0; i < (TOKENS - 1) * ROW + 4 * width; i++)
         from[i] = pattern(i);
     for (int u = 0; u < 4; u++)
         to[u] = memory + (3 - u) * MXA_UNIT_BYTES;
-    mxa_units_of_tokens(to, from, ROW, width, 0, stream);
+    units->of_tokens(to, from, ROW, width, 0, stream);
     for (int u = 0; u < 4; u++)
         for (int64_t t = 0; t < TOKENS; t++)
             for (int64_t k = 0; k < MXA_UNIT_BLOCKS; k++)
@@ -49,22 +49,22 @@ static void test_tokens(int width, int stream)
     mxt_guard_free(memory);
 }
 
-static void test_dims(int stream)
+static void test_dims(const mxa_unit_kernels *units, int stream)
 {
-    uint8_t *from = mxt_guard_end(4 * TOKENS), *unit = mxt_guard_end_aligned(MXA_UNIT_BYTES, 16);
+    uint8_t *from = mxt_guard_end(4 * TOKENS), *unit = mxt_guard_end_aligned(MXA_UNIT_BYTES, 32);
     const uint8_t *rows[4];
     mxt_case("a unit of dims, stream %d", stream);
     for (int64_t i = 0; i < 4 * TOKENS; i++)
         from[i] = pattern(i);
     for (int k = 0; k < 4; k++)
         rows[k] = from + (k * 5 + 2) % 4 * TOKENS;
-    mxa_unit_of_dims(unit, rows, stream);
+    units->of_dims(unit, rows, stream);
     for (int64_t d = 0; d < TOKENS; d++)
         for (int64_t k = 0; k < 4; k++)
             check_unit(unit, d, k, rows[k][d]);
     for (int turned = 0; turned < 2; turned++) {
         enum { STEP = 7 };
-        mxa_unit_repeat(unit, from, STEP, turned, stream);
+        units->repeat(unit, from, STEP, turned, stream);
         for (int i = 0; i < MXA_UNIT_BYTES; i++) {
             const int g = i % MXA_UNIT_ROW / 4, k = i % 4;
             const uint8_t want = from[turned ? k * STEP + g : g * STEP + k];
@@ -98,7 +98,7 @@ static void test_large(mxattn_scale_layout layout, mxattn_axis from_axis, mxattn
     const int64_t from_bytes = mxa_scales_size(from_axis, layout, &extent);
     const int64_t to_bytes = mxa_scales_size(to_axis, MXATTN_TILED, &extent);
     call.from.data = mxt_guard_end((size_t)from_bytes);
-    call.to.data = mxt_guard_end_aligned((size_t)to_bytes, 16);
+    call.to.data = mxt_guard_end_aligned((size_t)to_bytes, 32);
     mxa_scales_resolve(&call.from, from_axis, &extent);
     mxa_scales_resolve(&call.to, to_axis, &extent);
     for (int64_t i = 0; i < from_bytes; i++)
@@ -131,10 +131,14 @@ static void test_large(mxattn_scale_layout layout, mxattn_axis from_axis, mxattn
 
 int main(void)
 {
-    for (int stream = 0; stream < 2; stream++) {
-        test_tokens(4, stream);
-        test_tokens(2, stream);
-        test_dims(stream);
+    uint32_t isas[MXT_ISAS_MOST];
+    const int count = mxt_cpu_isas(isas);
+    for (int i = 0; i < 2 * count; i++) {
+        const mxa_unit_kernels *units = mxa_unit_kernels_for(isas[i / 2]);
+        const int stream = i % 2;
+        test_tokens(units, 4, stream);
+        test_tokens(units, 2, stream);
+        test_dims(units, stream);
     }
     test_large(MXATTN_LINEAR, MXATTN_HDIM, MXATTN_HDIM);
     test_large(MXATTN_COMPACT, MXATTN_HDIM, MXATTN_HDIM);

@@ -1,4 +1,5 @@
-/* scale_units.c: units of tiled scales, put together in vector registers.
+/* scale_units_body.h: units of tiled scales, put together in vector registers, one body for every
+ * instruction set. Included after a definition of UNITS_NAME.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,8 +13,8 @@
 
 enum { BLOCK = 32, UNITS = 4, GROUPS = 4, ROWS = 64 / MXA_UNIT_ROW };
 
-/* WHY: 16 bytes are in every x86-64's reach, and four tokens by four units, or four groups of a
- * row, fill them; wider registers would only take more of the same. */
+/* WHY: four tokens by four units, or four groups of a row, fill 16 bytes; wider registers would
+ * only take more of the same. Stores are another matter (store_two). */
 typedef uint8_t bytes __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
@@ -25,15 +26,29 @@ static inline bytes load(const uint8_t *from)
     return x;
 }
 
-static inline void store(uint8_t *to, words x, int stream)
+/* Two rows. WHY: past the caches half as many stores of 32 bytes write 1.4 times as fast (Zen 3).
+ */
+static inline void store_two(uint8_t *to, words x, words y, int stream)
 {
-#if defined(__SSE2__)
+#if defined(__AVX2__)
+    const __m256i both = _mm256_set_m128i((__m128i)y, (__m128i)x);
+    if (stream)
+        _mm256_stream_si256((__m256i *)(void *)to, both);
+    else
+        _mm256_storeu_si256((__m256i *)(void *)to, both);
+#elif defined(__SSE2__)
     if (stream) {
         _mm_stream_si128((__m128i *)(void *)to, (__m128i)x);
+        _mm_stream_si128((__m128i *)(void *)(to + MXA_UNIT_ROW), (__m128i)y);
         return;
     }
+#else
+    (void)stream;
 #endif
+#if !defined(__AVX2__)
     memcpy(to, &x, sizeof x);
+    memcpy(to + MXA_UNIT_ROW, &y, sizeof y);
+#endif
 }
 
 /* Bytes 0 8 1 9 2 10 3 11 4 12 5 13 6 14 7 15; twice, a 4 x 4 matrix is turned. WHY two steps: SSE2
@@ -45,7 +60,7 @@ static inline bytes shuffle(bytes x)
     return __builtin_shufflevector(x, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 
-void mxa_unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream)
+static void unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream)
 {
     uint32_t group[GROUPS];
     for (int g = 0; g < GROUPS; g++)
@@ -53,8 +68,8 @@ void mxa_unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned,
     words x = {group[0], group[1], group[2], group[3]};
     if (turned)
         x = (words)shuffle(shuffle((bytes)x));
-    for (int r = 0; r < BLOCK; r++)
-        store(to + r * MXA_UNIT_ROW, x, stream);
+    for (int r = 0; r < BLOCK; r += 2)
+        store_two(to + r * MXA_UNIT_ROW, x, x, stream);
 }
 
 /* x[i][j] and x[j][i] change places. */
@@ -80,10 +95,22 @@ static inline words load_groups(const uint8_t *from, int width)
     return (words)__builtin_shufflevector((halves)x, (halves){0}, 0, 8, 1, 8, 2, 8, 3, 8);
 }
 
-/* A line of each unit at a time. */
-static inline void units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
-                                   int width, int64_t ahead, int stream)
+/* A whole unit, past the caches. */
+static inline void stream_unit(uint8_t *to, const uint8_t *from)
 {
+    for (int i = 0; i < MXA_UNIT_BYTES; i += 2 * MXA_UNIT_ROW)
+        store_two(to + i, (words)load(from + i), (words)load(from + i + MXA_UNIT_ROW), 1);
+}
+
+/* A line of each unit at a time. WHY they are put together elsewhere before they are streamed: the
+ * lines of four units, in turns, are written 0.85 times as fast (Zen 3). */
+static inline void units_of_width(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
+                                  int width, int64_t ahead, int stream)
+{
+    _Alignas(64) uint8_t whole[UNITS][MXA_UNIT_BYTES];
+    uint8_t *at[UNITS];
+    for (int u = 0; u < UNITS; u++)
+        at[u] = stream ? whole[u] : to[u];
     for (int r = 0; r < BLOCK; r += ROWS) {
         words x[ROWS][GROUPS];
         for (int i = 0; i < ROWS; i++) {
@@ -93,19 +120,21 @@ static inline void units_of_tokens(uint8_t *const to[4], const uint8_t *from, in
             transpose(x[i]);
         }
         for (int u = 0; u < UNITS; u++)
-            for (int i = 0; i < ROWS; i++)
-                store(to[u] + (r + i) * MXA_UNIT_ROW, x[i][u], stream);
+            for (int i = 0; i < ROWS; i += 2)
+                store_two(at[u] + (r + i) * MXA_UNIT_ROW, x[i][u], x[i + 1][u], 0);
     }
+    for (int u = 0; stream && u < UNITS; u++)
+        stream_unit(to[u], whole[u]);
 }
 
-void mxa_units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes, int width,
-                         int64_t ahead, int stream)
+static void units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
+                            int width, int64_t ahead, int stream)
 {
     uint8_t *const copy[4] = {to[0], to[1], to[2], to[3]}; /* which stores do not alias */
     if (width == GROUPS)
-        units_of_tokens(copy, from, token_bytes, GROUPS, ahead, stream);
+        units_of_width(copy, from, token_bytes, GROUPS, ahead, stream);
     else
-        units_of_tokens(copy, from, token_bytes, 2, ahead, stream);
+        units_of_width(copy, from, token_bytes, 2, ahead, stream);
 }
 
 /* Four dims of one group from each of four bytes that are a block apart: x[i] has the groups of
@@ -128,7 +157,7 @@ static inline void interleave(const uint8_t *const from[4], int64_t d, words x[4
     x[3] = (words)__builtin_shufflevector(ab_high, ce_high, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
-void mxa_unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream)
+static void unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream)
 {
     for (int r = 0; r < BLOCK; r += 16) {
         words x[GROUPS][4];
@@ -137,8 +166,10 @@ void mxa_unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream)
         for (int i = 0; i < 4; i++) {
             words rows[4] = {x[0][i], x[1][i], x[2][i], x[3][i]};
             transpose(rows);
-            for (int j = 0; j < 4; j++)
-                store(to + (r + 4 * i + j) * MXA_UNIT_ROW, rows[j], stream);
+            for (int j = 0; j < 4; j += 2)
+                store_two(to + (r + 4 * i + j) * MXA_UNIT_ROW, rows[j], rows[j + 1], stream);
         }
     }
 }
+
+const mxa_unit_kernels UNITS_NAME(mxa_unit_kernels) = {unit_repeat, units_of_tokens, unit_of_dims};
