@@ -89,6 +89,11 @@ mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_
                               mxa_sight sight, int written, mxattn_scales *scales);
 
 /* NULL (when required) and alignment of a plain array. */
+enum { MXA_NAME_BYTES = 64 };
+
+/* "whole" and "part" together, for a sentence that is rarely said: a call checks a dozen names. */
+void mxa_name_join(char name[MXA_NAME_BYTES], const char *whole, const char *part);
+
 mxattn_status mxa_check_array(const char *name, const void *data, size_t alignment, int required);
 
 /* validate_producers.c ------------------------------------------------------------------------ */

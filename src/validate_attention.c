@@ -48,10 +48,10 @@ static mxattn_status check_seen(const run *r, mxa_batch *seen, const int32_t *cu
     const int of_k = side[1] == 'k';
     const int64_t tokens = of_k ? r->tokens_k : r->tokens_q;
     const int64_t most = of_k ? r->problem->max_seqlen_k : r->problem->max_seqlen_q;
-    char name[32];
-    (void)snprintf(name, sizeof name, "cu_seqlens%s", side);
+    char name[MXA_NAME_BYTES];
+    mxa_name_join(name, "cu_seqlens", side);
     mxattn_status status = mxa_check_array(name, cu_seqlens, sizeof(int32_t), 0);
-    (void)snprintf(name, sizeof name, "seqused%s", side);
+    mxa_name_join(name, "seqused", side);
     if (!status)
         status = mxa_check_array(name, seqused, sizeof(int32_t), 0);
     if (status)

@@ -39,17 +39,17 @@ static mxattn_status check_offsets(const mxa_batch *batch, int64_t total, int64_
 mxattn_status mxa_check_batch(const mxa_batch *batch, int64_t total, int64_t max_seqlen,
                               const char *side)
 {
-    char name[32];
+    char name[MXA_NAME_BYTES];
     mxattn_status status = MXATTN_OK;
     if (batch->cu_seqlens) {
-        (void)snprintf(name, sizeof name, "cu_seqlens%s", side);
+        mxa_name_join(name, "cu_seqlens", side);
         status = mxa_check_array(name, batch->cu_seqlens, sizeof(int32_t), 1);
         if (!status)
             status = check_offsets(batch, total, max_seqlen, side);
     }
     if (status || !batch->seqused)
         return status;
-    (void)snprintf(name, sizeof name, "seqused%s", side);
+    mxa_name_join(name, "seqused", side);
     status = mxa_check_array(name, batch->seqused, sizeof(int32_t), 1);
     for (int64_t b = 0; !status && b < batch->batch; b++) {
         const int64_t length = batch->cu_seqlens

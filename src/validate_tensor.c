@@ -11,6 +11,16 @@
 #include <stdio.h>
 #include <string.h>
 
+void mxa_name_join(char name[MXA_NAME_BYTES], const char *whole, const char *part)
+{
+    size_t at = 0;
+    for (; *whole && at + 1 < MXA_NAME_BYTES; whole++)
+        name[at++] = *whole;
+    for (; *part && at + 1 < MXA_NAME_BYTES; part++)
+        name[at++] = *part;
+    name[at] = 0;
+}
+
 mxattn_status mxa_check_array(const char *name, const void *data, size_t alignment, int required)
 {
     if (!data && required)
@@ -149,8 +159,8 @@ static mxattn_status check_memory(const mxa_tensor_rule *rule, const mxattn_tens
     memcpy(v.stride, tensor->stride, sizeof v.stride);
     mxattn_status status = check_view(&v);
     if (!status) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "%s.data", rule->name);
+        char name[MXA_NAME_BYTES];
+        mxa_name_join(name, rule->name, ".data");
         status = mxa_check_array(name, tensor->data, (size_t)bytes, 1);
     }
     return status;
@@ -160,8 +170,8 @@ static mxattn_status check_memory(const mxa_tensor_rule *rule, const mxattn_tens
 static mxattn_status check_cu_scale(const char *name, const int32_t *cu_scale,
                                     const mxa_batch *batch)
 {
-    char full[64];
-    (void)snprintf(full, sizeof full, "%s.cu_scale", name);
+    char full[MXA_NAME_BYTES];
+    mxa_name_join(full, name, ".cu_scale");
     mxattn_status status = mxa_check_array(full, cu_scale, sizeof(int32_t), 1);
     if (status)
         return status;
@@ -238,13 +248,13 @@ mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_
 
 static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *tensor, int empty)
 {
-    static const char *const axes[] = {"hdim", "seq"};
+    static const char *const axes[] = {".scales[hdim]", ".scales[seq]"};
     int present = 0;
     for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
-        char name[64];
-        (void)snprintf(name, sizeof name, "%s.scales[%s]", rule->name, axes[axis]);
+        char name[MXA_NAME_BYTES];
         if (!tensor->scales[axis].data)
             continue;
+        mxa_name_join(name, rule->name, axes[axis]);
         mxa_scale_extent extent = *rule->extent;
         extent.heads = tensor->shape[2];
         extent.head_dim = tensor->shape[3];
@@ -258,8 +268,8 @@ static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *ten
     if (!present && !empty)
         return mxa_fail(MXATTN_ARGUMENT, "%s.scales holds no data; %s blocks need a scale array",
                         rule->name, mxa_block_name(tensor->tags.block));
-    char name[64];
-    (void)snprintf(name, sizeof name, "%s.centre", rule->name);
+    char name[MXA_NAME_BYTES];
+    mxa_name_join(name, rule->name, ".centre");
     const int centred = (tensor->tags.flags & MXATTN_CENTRED) != 0;
     if (tensor->centre && !centred)
         return mxa_fail(MXATTN_LAYOUT, "%s is set; its tags lack MXATTN_CENTRED", name);

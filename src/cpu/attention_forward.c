@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256, LANES_LEAST = 96, TASKS_A_WORKER = 4 };
+enum { ALIGNMENT = 256, LANES_LEAST = 96, TASKS_A_WORKER = 4, KEYS_FEW = 32 };
 
 /* Offsets into the workspace. */
 typedef struct layout {
@@ -183,7 +183,8 @@ void mxa_cpu_attention_forward_plan(mxattn_plan *plan)
     const mxa_forward_kernel *kernel = kernel_of(plan, 0);
     const int64_t rows = tokens_most(p, 0) * p->heads;
 
-    const int decode = p->max_seqlen_q * (p->heads / p->kv_heads) <= decode_lanes_most(plan);
+    const int decode = p->max_seqlen_k > KEYS_FEW &&
+                       p->max_seqlen_q * (p->heads / p->kv_heads) <= decode_lanes_most(plan);
     const int64_t tile_q = decode ? decode_lanes_most(plan) : tile_q_of(plan, kernel);
 
     snprintf(plan->kernel_forward, sizeof(plan->kernel_forward),
@@ -223,16 +224,21 @@ static int64_t lanes_of(const mxa_forward_job *job, int64_t b)
     return job->sequences_q[b].used * job->group;
 }
 
+/* 1 where a sequence is computed in parts. WHY not of few keys: setting a part up then costs more
+ * than idle lanes. */
+static int is_decoded(const mxa_forward_job *job, int64_t b)
+{
+    const int64_t lanes = lanes_of(job, b), keys = job->sequences_k[b].used;
+
+    return lanes > 0 && lanes <= job->lanes_most && keys > KEYS_FEW;
+}
+
 static int64_t part_prefix(mxa_forward_job *job, int64_t *first_part)
 {
     first_part[0] = 0;
-    for (int64_t b = 0; b < job->batch; b++) {
-        const int64_t lanes = lanes_of(job, b);
-        const int decoded = lanes > 0 && lanes <= job->lanes_most;
-
+    for (int64_t b = 0; b < job->batch; b++)
         first_part[b + 1] =
-            first_part[b] + (decoded ? mxa_forward_parts(job->sequences_k[b].used) : 0);
-    }
+            first_part[b] + (is_decoded(job, b) ? mxa_forward_parts(job->sequences_k[b].used) : 0);
     job->first_part = first_part;
     return first_part[job->batch];
 }
@@ -242,7 +248,7 @@ static int64_t tile_prefix(mxa_forward_job *job, int64_t *first_tile)
 {
     first_tile[0] = 0;
     for (int64_t b = 0; b < job->batch; b++) {
-        const int64_t lanes = lanes_of(job, b) <= job->lanes_most ? 0 : lanes_of(job, b);
+        const int64_t lanes = is_decoded(job, b) ? 0 : lanes_of(job, b);
 
         first_tile[b + 1] = first_tile[b] + (lanes + job->tile_q - 1) / job->tile_q;
     }

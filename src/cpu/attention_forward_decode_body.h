@@ -107,37 +107,41 @@ static void part_result(part *p, int64_t index)
  * --------------------------------------------------------------------------------------------- */
 
 #ifdef VEC_HALVES
-/* Where dimension d lies among the halves of a row. */
-static int64_t half_place_of(int64_t d)
-{
-    const int64_t within = d % HALF_CODES;
-
-    return d - within + within % 2 * (HALF_CODES / 2) + within / 2;
-}
-
-/* The rows of q in the order of the halves, zeros up to a power of two of them. Behind them 1 where
- * one holds what a product with a code times 2^-8 might not keep, else 0. */
+/* The rows of q in the order of the halves (the even dimensions of HALF_CODES, then the odd ones),
+ * zeros up to a power of two of them. Behind them 1 where one holds what a product with a code
+ * times 2^-8 might not keep, else 0. */
 static void part_turn_q(const part *p)
 {
+    enum { HALF = HALF_CODES / 2, LEAST = 27 << 23, MOST = 227 << 23 }; /* 2^-100, 2^100 */
     const mxa_forward_job *job = p->t->job;
-    const int64_t dims = job->problem->head_dim, step = mxa_forward_q_floats(dims);
+    const int64_t step = mxa_forward_q_floats(job->problem->head_dim);
     const int64_t padded = mxa_forward_lanes_padded(p->t->lanes);
     float *q = part_q(p);
-    int far = 0;
+    uint32_t most = 0, least = UINT32_MAX;
 
     for (int64_t lane = 0; lane < padded; lane++) {
-        const float *row = q + lane * step;
-        float *turned = q + lane * step + step / 2;
+        float *row = q + lane * step, *turned = row + step / 2;
 
-        memset(turned, 0, (size_t)(step / 2) * sizeof(float));
-        for (int64_t d = 0; lane < p->t->lanes && d < dims; d++) {
-            const float magnitude = fabsf(row[d]);
+        if (lane >= p->t->lanes)
+            memset(row, 0, (size_t)step * sizeof(float));
+        else
+            memset(row + p->dims, 0, (size_t)(step / 2 - p->dims) * sizeof(float));
+        for (int64_t d = 0; d < step / 2; d += HALF_CODES)
+            for (int i = 0; i < HALF; i++) {
+                turned[d + i] = row[d + 2 * i];
+                turned[d + HALF + i] = row[d + 2 * i + 1];
+            }
+        for (int64_t d = 0; d < step / 2; d++) {
+            uint32_t bits;
 
-            turned[half_place_of(d)] = row[d];
-            far |= magnitude > 0x1p100f || (magnitude > 0.0f && magnitude < 0x1p-100f);
+            memcpy(&bits, &row[d], sizeof(bits));
+            bits &= 0x7fffffff;
+            most = bits > most ? bits : most;
+            least = bits - 1 < least ? bits - 1 : least; /* 0 does not count */
         }
     }
-    q[mxa_forward_lanes_padded(job->lanes_most) * step] = far ? 1.0f : 0.0f;
+    q[mxa_forward_lanes_padded(job->lanes_most) * step] =
+        most > MOST || least < LEAST ? 1.0f : 0.0f;
 }
 
 /* 1 where part_turn_q found q far. */

@@ -456,14 +456,16 @@ static void half_start(const part *p)
 /* O of a part in the order of dimensions. Lane i's m and l lie at i already. */
 static void half_finish(const part *p)
 {
-    const int64_t dims = p->t->job->problem->head_dim_v;
-    float turned[MXA_DIMS_MOST];
+    enum { HALF = HALF_CODES / 2 };
 
-    for (int64_t lane = 0; lane < p->t->lanes; lane++) {
-        float *o = p->o + lane * p->o_step;
+    for (int64_t lane = 0; lane < p->t->lanes; lane++)
+        for (int64_t d = 0; d < p->dims_v; d += HALF_CODES) {
+            float *o = p->o + lane * p->o_step + d, turned[HALF_CODES];
 
-        for (int64_t d = 0; d < dims; d++)
-            turned[d] = o[half_place_of(d)];
-        memcpy(o, turned, (size_t)dims * sizeof(float));
-    }
+            for (int i = 0; i < HALF; i++) {
+                turned[2 * i] = o[i];
+                turned[2 * i + 1] = o[HALF + i];
+            }
+            memcpy(o, turned, sizeof(turned));
+        }
 }
