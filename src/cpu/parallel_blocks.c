@@ -57,6 +57,7 @@ static int64_t make_ranges(const mxa_batch *batch, range ranges[MXA_RANGES_MOST]
 {
     int64_t total = total_blocks(batch), count = 0, next = 0;
     int64_t size = (total + MXA_RANGES_MOST - 1) / MXA_RANGES_MOST;
+    size += size > 1 && size % 2; /* an even number: two blocks are 64 tokens, one line of bytes */
     mxa_sequence sequence;
     memset(&sequence, 0, sizeof sequence);
     for (int64_t b = 0; b < batch->batch; b++) {
@@ -93,6 +94,8 @@ static void run_task(void *arg, int64_t task, int32_t worker)
         if (i > 0) {
             step(j->batch, &at);
         }
+        at.before = i;
+        at.left = r->count - i;
         j->fn(j->arg, &at, head, head_end);
     }
 }

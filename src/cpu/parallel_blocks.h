@@ -16,9 +16,10 @@
 typedef struct mxa_block_at {
     mxa_sequence sequence;
     int64_t b;
-    int64_t block;  /* counted from the start of its sequence: tokens block*32 ... */
-    int64_t range;  /* below MXA_RANGES_MOST; the same for the same batch */
-    int32_t worker; /* slot of the thread, which chooses its scratch */
+    int64_t block;        /* counted from the start of its sequence: tokens block*32 ... */
+    int64_t range;        /* below MXA_RANGES_MOST; the same for the same batch */
+    int32_t worker;       /* slot of the thread, which chooses its scratch */
+    int64_t before, left; /* blocks of the task in front of this one, and from it on */
 } mxa_block_at;
 
 enum { MXA_RANGES_MOST = 128 };

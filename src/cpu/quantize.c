@@ -21,6 +21,7 @@
 static const int64_t stream_bytes = (int64_t)64 << 20;
 
 enum {
+    LINE = 64,
     AHEAD_DIMS = 128, /* squares and columns are worked on so many dims at a time */
     /* WHY: each dim of a transposed payload lies on a page of its own. A range of blocks is written
      * for so many before the next, and the machine still knows where their pages are. A multiple of
@@ -32,6 +33,7 @@ typedef struct quantize_job {
     const mxa_quantize_call *call;
     const mxa_quantize_kernels *kernels;
     int stream;
+    int lines;                  /* a transposed payload may be written in lines */
     int64_t pieces, piece_dims; /* of a head's dims */
 } quantize_job;
 
@@ -116,14 +118,23 @@ static void write_means(const quantize_job *job, const mxa_sequence *seq, int64_
     }
 }
 
-/* Dims [d, d + piece_dims) of a head. ahead: another head follows. */
-static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head, int64_t d,
-                        int ahead)
+static uint8_t *transposed_at(const mxa_quantize_call *call, const mxa_sequence *seq, int64_t s,
+                              int64_t head, int64_t d)
+{
+    const mxattn_tensor *turned = &call->transposed;
+    return (uint8_t *)turned->data + seq->outer * turned->stride[0] + head * turned->stride[1] +
+           d * turned->stride[2] + seq->first + s;
+}
+
+/* Block `block` of a sequence, `dims` dims from d on, the payload at its place; not `ahead` nor
+ * `transposed`. */
+static mxa_quantize_strip strip_of(const quantize_job *job, const mxa_block_at *at, int64_t block,
+                                   int64_t head, int64_t d, int64_t dims)
 {
     const mxa_quantize_call *call = job->call;
-    const mxattn_tensor *wide = &call->wide, *to = &call->quantized, *turned = &call->transposed;
+    const mxattn_tensor *wide = &call->wide, *to = &call->quantized;
     const mxa_sequence *seq = &at->sequence;
-    int64_t s = at->block * MXA_BLOCK;
+    int64_t s = block * MXA_BLOCK;
     int64_t tokens = seq->length - s, used = seq->used - s;
     const int64_t from = mxa_tensor_index(wide, seq, s, head, d), left = to->shape[3] - d;
     const int64_t bytes = mxa_dtype_bytes(wide->tags.dtype);
@@ -133,34 +144,98 @@ static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t
         .payload = (uint8_t *)to->data + mxa_tensor_index(to, seq, s, head, d),
         .payload_stride = to->stride[1],
         .tokens = tokens < MXA_BLOCK ? tokens : MXA_BLOCK,
-        .dims = left < job->piece_dims ? left : job->piece_dims,
+        .dims = left < dims ? left : dims,
         .wide_dtype = wide->tags.dtype,
         .tags = to->tags,
         .ahead_stride = wide->stride[1] * bytes,
         .stream = job->stream,
     };
-    if (to->tags.block != MXATTN_BLOCK_ROW && strip.dims > AHEAD_DIMS) {
-        strip.ahead = (const char *)strip.wide + AHEAD_DIMS * bytes;
-    } else if (ahead) {
-        strip.ahead = (const char *)strip.wide + wide->stride[2] * bytes;
-    }
     strip.used = used < 0 ? 0 : used < strip.tokens ? used : strip.tokens;
-    if (turned->ndim) {
-        strip.transposed = (uint8_t *)turned->data + seq->outer * turned->stride[0] +
-                           head * turned->stride[1] + d * turned->stride[2] + seq->first + s;
-        strip.transposed_stride = turned->stride[2];
-    }
     if (to->tags.flags & MXATTN_CENTRED) {
         strip.centre = to->centre + (at->b * to->shape[2] + head) * to->shape[3] + d;
     }
     for (mxattn_axis axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
         mxa_scale_place *place = &strip.places[axis];
-        *place = mxa_scale_place_of(&to->scales[axis], axis, seq, at->b, at->block, head);
+        *place = mxa_scale_place_of(&to->scales[axis], axis, seq, at->b, block, head);
         if (place->data) {
             place->data = mxa_scale_place_at(place, d / MXA_BLOCK, 0);
         }
     }
+    return strip;
+}
+
+/* Dims [d, d + piece_dims) of a head. ahead: another head follows. */
+static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t head, int64_t d,
+                        int ahead)
+{
+    const mxattn_tensor *wide = &job->call->wide, *turned = &job->call->transposed;
+    const int64_t bytes = mxa_dtype_bytes(wide->tags.dtype);
+    mxa_quantize_strip strip = strip_of(job, at, at->block, head, d, job->piece_dims);
+    if (strip.tags.block != MXATTN_BLOCK_ROW && strip.dims > AHEAD_DIMS) {
+        strip.ahead = (const char *)strip.wide + AHEAD_DIMS * bytes;
+    } else if (ahead) {
+        strip.ahead = (const char *)strip.wide + wide->stride[2] * bytes;
+    }
+    if (turned->ndim) {
+        strip.transposed = transposed_at(job->call, &at->sequence, at->block * MXA_BLOCK, head, d);
+        strip.transposed_stride = turned->stride[2];
+    }
     job->kernels->strip(&strip);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * turns: two blocks at a time, whose transposed rows are whole lines
+ * --------------------------------------------------------------------------------------------- */
+
+static int is_line(const void *at, int64_t stride)
+{
+    return (uintptr_t)at % LINE == 0 && stride % LINE == 0;
+}
+
+/* 1 where blocks `block` and the next of a task are written at once, in lines: `block` is even,
+ * and both are whole. `block` is at->block or the one before it. */
+static int is_turn(const quantize_job *job, const mxa_block_at *at, int64_t block, int64_t head)
+{
+    const mxattn_tensor *to = &job->call->quantized;
+    const mxa_sequence *seq = &at->sequence;
+    const int64_t s = block * MXA_BLOCK, second = block + 1 - at->block;
+    const int whole = (to->tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
+    return block % 2 == 0 && second < at->left && block - at->block + at->before >= 0 &&
+           s + 2 * MXA_BLOCK <= seq->length && !whole && to->shape[3] % LINE == 0 &&
+           is_line((uint8_t *)to->data + mxa_tensor_index(to, seq, s, head, 0), to->stride[1]) &&
+           is_line(transposed_at(job->call, seq, s, head, 0), job->call->transposed.stride[2]);
+}
+
+/* Dims [d, d + piece_dims) of a head, of this block and the next. */
+static void write_turn(const quantize_job *job, const mxa_block_at *at, int64_t head, int64_t d)
+{
+    const int64_t bytes = mxa_dtype_bytes(job->call->wide.tags.dtype), s = at->block * MXA_BLOCK;
+    const int64_t dims = job->call->quantized.shape[3];
+    const int64_t end = dims < d + job->piece_dims ? dims : d + job->piece_dims;
+    _Alignas(LINE) uint8_t codes[2 * MXA_BLOCK * AHEAD_DIMS];
+    for (; d < end; d += AHEAD_DIMS) {
+        mxa_quantize_turn turn = {
+            .codes = codes,
+            .payload_stride = job->call->quantized.stride[1],
+            .transposed = transposed_at(job->call, &at->sequence, s, head, d),
+            .transposed_stride = job->call->transposed.stride[2],
+        };
+        for (int half = 0; half < 2; half++) {
+            mxa_quantize_strip strip = strip_of(job, at, at->block + half, head, d, AHEAD_DIMS);
+            if (half == 0) {
+                turn.payload = strip.payload;
+                turn.dims = strip.dims;
+            }
+            strip.payload = codes + half * MXA_BLOCK * AHEAD_DIMS;
+            strip.payload_stride = AHEAD_DIMS;
+            strip.stream = 0;
+            if (d + AHEAD_DIMS < end) {
+                strip.ahead = (const char *)strip.wide + AHEAD_DIMS * bytes;
+            }
+            job->kernels->strip(&strip);
+        }
+        job->kernels->turn(&turn);
+    }
 }
 
 /* Pass 1: what a sequence needs before its strips, at its first block. */
@@ -180,8 +255,13 @@ static void write_strips(void *arg, const mxa_block_at *at, int64_t piece, int64
 {
     const quantize_job *job = arg;
     for (; piece < piece_end; piece++) {
-        write_strip(job, at, piece / job->pieces, piece % job->pieces * job->piece_dims,
-                    job->pieces == 1 && piece + 1 < piece_end);
+        const int64_t head = piece / job->pieces, d = piece % job->pieces * job->piece_dims;
+        const int64_t even = at->block & ~(int64_t)1;
+        if (!job->lines || !is_turn(job, at, even, head)) {
+            write_strip(job, at, head, d, job->pieces == 1 && piece + 1 < piece_end);
+        } else if (at->block == even) {
+            write_turn(job, at, head, d);
+        }
     }
     if (job->stream) {
         job->kernels->drain();
@@ -220,6 +300,7 @@ mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize
         .kernels = mxa_quantize_kernels_for(context->isa),
         .stream = elements * (1 + mxa_dtype_bytes(wide->tags.dtype)) > stream_bytes,
     };
+    job.lines = job.stream && call->transposed.ndim;
     const int whole = (call->quantized.tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
     job.piece_dims = call->transposed.ndim && !whole && dims > TURNED_DIMS ? TURNED_DIMS : dims;
     job.pieces = job.piece_dims ? (dims + job.piece_dims - 1) / job.piece_dims : 1;

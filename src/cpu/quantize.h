@@ -33,13 +33,23 @@ typedef struct mxa_quantize_strip {
     int stream;           /* the payload is not read again soon: write it past the caches */
 } mxa_quantize_strip;
 
+/* Codes of two strips, 64 tokens, that wait in the caches for both of their places. */
+typedef struct mxa_quantize_turn {
+    const uint8_t *codes;          /* rows of 128 */
+    int64_t dims;                  /* of each row: 64 or 128 */
+    uint8_t *payload, *transposed; /* token 0, dim 0; lines: 64 bytes, aligned */
+    int64_t payload_stride, transposed_stride;
+} mxa_quantize_turn;
+
 typedef struct mxa_quantize_kernels {
     void (*strip)(const mxa_quantize_strip *strip);
+    void (*turn)(const mxa_quantize_turn *turn); /* writes both past the caches */
     /* Mean of `tokens` rows for each of at most 32 dims, summed in float64 in order; 0 where it is
      * not finite. */
     void (*mean)(const void *wide, int64_t wide_stride, mxattn_dtype wide_dtype, int64_t tokens,
                  int64_t dims, float *mean);
-    void (*drain)(void); /* after strips with `stream`, before another thread reads them */
+    void (*drain)(
+        void); /* after strips with `stream` and turns, before another thread reads them */
 } mxa_quantize_kernels;
 
 const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa);

@@ -402,6 +402,14 @@ static void quantize_strip(const mxa_quantize_strip *strip)
     }
 }
 
+static void quantize_turn(const mxa_quantize_turn *turn)
+{
+    bytes_copy_lines(turn->codes, 2 * PAIR, 2 * MXA_BLOCK, turn->dims, turn->payload,
+                     turn->payload_stride);
+    bytes_transpose_lines(turn->codes, 2 * PAIR, turn->dims, turn->transposed,
+                          turn->transposed_stride);
+}
+
 static void quantize_mean(const void *wide, int64_t wide_stride, mxattn_dtype wide_dtype,
                           int64_t tokens, int64_t dims, float *mean)
 {
@@ -419,5 +427,5 @@ static void quantize_mean(const void *wide, int64_t wide_stride, mxattn_dtype wi
     }
 }
 
-const mxa_quantize_kernels WORDS_NAME(mxa_quantize_kernels) = {quantize_strip, quantize_mean,
-                                                               codes_drain};
+const mxa_quantize_kernels WORDS_NAME(mxa_quantize_kernels) = {quantize_strip, quantize_turn,
+                                                               quantize_mean, codes_drain};

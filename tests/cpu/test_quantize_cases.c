@@ -476,6 +476,56 @@ static void b107_empty_batches(void)
     }
 }
 
+/* More than is left in the caches: both payloads are written past them, the transposed one in
+ * lines where it starts with one. The same bytes as those of a small call, tile by tile. */
+static void large_and_transposed(void)
+{
+    enum { DIMS = 192, ROWS = 70037, FIRST = 64 * 1000 + 96, USED = FIRST - 70, SMALL = 64 };
+    static int32_t cu_seqlens[] = {0, FIRST, FIRST + 37, ROWS}, seqused[] = {USED, 37, 5000};
+    float *wide = malloc((ROWS + DIMS) * sizeof *wide);
+    uint8_t *memory = NULL, *few = malloc(2 * SMALL * DIMS);
+    const size_t bytes = (size_t)ROWS * DIMS, turned_row = 70080;
+    mxa_quantize_call call;
+    memset(&call, 0, sizeof call);
+    name_case("a large payload, transposed too");
+    CHECK(posix_memalign((void **)&memory, 64, bytes + 64 + DIMS * turned_row) == 0, "memory");
+    for (int i = 0; i < ROWS + DIMS; i++) {
+        wide[i] = (float)(i * 7919 % 251 - 125) * (i % 83 ? 1.0F : 9e4F);
+    }
+    uint8_t *payload = memory, *turned = memory + (bytes + 63) / 64 * 64;
+    call.wide = matrix(MXATTN_F32, ROWS, DIMS, wide);
+    call.wide.stride[1] = 1;
+    call.quantized = matrix(MXATTN_E4M3, ROWS, DIMS, payload);
+    call.quantized.tags.block = MXATTN_BLOCK_SQUARE;
+    call.transposed = matrix(MXATTN_E4M3, DIMS, ROWS, turned);
+    memcpy(call.transposed.shape, (int64_t[4]){1, 1, DIMS, ROWS}, sizeof call.transposed.shape);
+    memcpy(call.transposed.stride, (int64_t[4]){0, 0, (int64_t)turned_row, 1},
+           sizeof call.transposed.stride);
+    call.batch = (mxa_batch){3, 0, cu_seqlens, seqused};
+    CHECK_STATUS(MXATTN_OK, mxa_cpu_quantize(&context, &call));
+    int64_t wrong = 0;
+    for (int64_t row = 0; row < ROWS; row++) {
+        for (int64_t d = 0; d < DIMS; d++) {
+            wrong += turned[(size_t)d * turned_row + (size_t)row] != payload[row * DIMS + d];
+        }
+    }
+    CHECK(wrong == 0, "%lld bytes differ from the payload's", (long long)wrong);
+    mxa_quantize_call small = call;
+    memset(&small.transposed, 0, sizeof small.transposed);
+    for (int64_t row = 0; row + SMALL <= USED; row += 9 * SMALL) {
+        small.wide.data = wide + row;
+        small.quantized.data = few;
+        small.wide.shape[1] = small.quantized.shape[1] = SMALL;
+        small.batch = (mxa_batch){1, SMALL, NULL, NULL};
+        CHECK_STATUS(MXATTN_OK, mxa_cpu_quantize(&context, &small));
+        CHECK(memcmp(few, payload + row * DIMS, SMALL * DIMS) == 0, "rows from %lld on",
+              (long long)row);
+    }
+    free(wide);
+    free(memory);
+    free(few);
+}
+
 int main(void)
 {
     uint32_t isas[MXT_ISAS_MOST];
@@ -493,6 +543,7 @@ int main(void)
         b102_square_scale_everywhere();
         b103_padding();
         b107_empty_batches();
+        large_and_transposed();
     }
     b41_more_than_2_31_elements(); /* seconds: on the strongest only */
     return mxt_finish();
