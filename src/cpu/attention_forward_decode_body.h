@@ -45,7 +45,29 @@ typedef struct part {
     uint16_t *half;   /* what attention_forward_decode_half_body.h works on */
     float *factors, *weights;
 #endif
+    const uint8_t **asks; /* (asks_most): lines that the next keys lie in */
+    int64_t asks_most;    /* ASK_LOOPS * STEP_KEYS times some */
 } part;
+
+/* Loops over a step's keys that ask, so that memory is never asked for more than it can hold open
+ * while nothing is computed: decoding k, its products, decoding v, its products. */
+enum { ASK_LOOPS = 4 };
+
+static int64_t lines_of(int64_t bytes)
+{
+    return (bytes + 63) / 64;
+}
+
+/* Asks for the lines of loop `loop` (below ASK_LOOPS) at `keys` keys from `key` on. WHY inline: gcc
+ * 12 takes a function that only prefetches for one without effect and drops its calls. */
+VEC_INLINE void ask_lines(const part *p, int loop, int64_t key, int64_t keys)
+{
+    const int64_t each = p->asks_most / (ASK_LOOPS * STEP_KEYS);
+    const uint8_t *const *at = p->asks + (loop * STEP_KEYS + key) * each;
+
+    for (int64_t i = 0; i < keys * each; i++)
+        vec_prefetch_second(at[i]);
+}
 
 /* Places the scratch of a part; returns its bytes. */
 static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_t head_dim_v)
@@ -57,6 +79,9 @@ static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_
     p->k = carve(base, &at, STEP_KEYS * p->dims);
     p->v = carve(base, &at, STEP_KEYS * p->dims_v);
     p->s = carve(base, &at, DECODE_LANES * STEP_KEYS);
+    p->asks_most = mxa_round_up(STEP_KEYS * (lines_of(head_dim) + lines_of(head_dim_v)),
+                                ASK_LOOPS * STEP_KEYS);
+    p->asks = carve(base, &at, p->asks_most * 2);
 #ifdef VEC_HALVES
     const int64_t most = head_dim > head_dim_v ? head_dim : head_dim_v;
     const int64_t width = mxa_round_up(most, HALF_CODES);
@@ -456,19 +481,19 @@ static void heads_first(const part_heads *heads, tile *t)
     t->kv_head = 0;
 }
 
-/* WHY these are inlined: gcc 12 takes a function that only prefetches for one without effect and
- * drops its calls. */
-VEC_INLINE void ask_run(const uint8_t *at, int64_t bytes)
+/* Puts down the lines of one run of memory; returns how many are put down by now. */
+static int64_t ask_run(const part *p, int64_t count, const uint8_t *at, int64_t bytes)
 {
     enum { LINE = 64 };
 
-    for (const uint8_t *end = at + bytes; at < end; at += LINE)
-        vec_prefetch_second(at);
+    for (int64_t i = 0; i < bytes && count < p->asks_most; i += LINE)
+        p->asks[count++] = at + i;
+    return count;
 }
 
-/* Asks for all heads of tokens [first, end) in the order in which they lie. */
-VEC_INLINE void ask_rows(const mxa_operand *operand, const mxattn_tensor *tensor, int64_t first,
-                         int64_t end)
+/* All heads of tokens [first, end) in the order in which they lie. */
+static int64_t ask_rows(const part *p, int64_t count, const mxa_operand *operand,
+                        const mxattn_tensor *tensor, int64_t first, int64_t end)
 {
     const int64_t heads = tensor->shape[2], next = tensor->stride[2], dims = operand->dims;
     const int together = next == dims;
@@ -477,21 +502,26 @@ VEC_INLINE void ask_rows(const mxa_operand *operand, const mxattn_tensor *tensor
         const uint8_t *row = operand->payload + token * operand->token_stride;
 
         for (int64_t head = 0; !together && head < heads; head++)
-            ask_run(row + head * next, dims);
+            count = ask_run(p, count, row + head * next, dims);
         if (together)
-            ask_run(row, heads * dims);
+            count = ask_run(p, count, row, heads * dims);
     }
+    return count;
 }
 
-/* A head's share of the STEP_KEYS rows of all heads from `first` on, as far as there are any. */
-VEC_INLINE void ask_share(const part_heads *heads, const tile *t, int64_t first)
+/* What is asked for while a head's keys are worked on: its share of the STEP_KEYS rows of all heads
+ * from `first` on, as far as there are any. */
+static void ask_share(const part *p, const part_heads *heads, int64_t first)
 {
+    const tile *t = p->t;
     const int64_t kv_heads = t->job->problem->kv_heads, used = t->job->sequences_k[t->b].used;
     const int64_t from = first + STEP_KEYS * t->kv_head / kv_heads;
-    const int64_t to = first + STEP_KEYS * (t->kv_head + 1) / kv_heads;
+    const int64_t to = first + STEP_KEYS * (t->kv_head + 1) / kv_heads, end = to < used ? to : used;
+    int64_t count = ask_rows(p, 0, &heads->k, &t->job->k, from, end);
 
-    ask_rows(&heads->k, &t->job->k, from, to < used ? to : used);
-    ask_rows(&heads->v, &t->job->v, from, to < used ? to : used);
+    count = ask_rows(p, count, &heads->v, &t->job->v, from, end);
+    for (; count < p->asks_most; count++)
+        p->asks[count] = (const uint8_t *)p->asks; /* near already */
 }
 
 /* Task: part task - first_part[b] of sequence b. */
@@ -526,7 +556,7 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
         for (heads_first(&heads, &t); t.kv_head < kv_heads; heads_move(&heads, &t)) {
             part_result(&p, index);
             p.q = part_q(&p);
-            ask_share(&heads, &t, ahead);
+            ask_share(&p, &heads, ahead);
             part_advance(&p, begin, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
         }
     }

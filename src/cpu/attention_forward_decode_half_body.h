@@ -36,21 +36,25 @@ enum {
  * --------------------------------------------------------------------------------------------- */
 
 /* `groups` times HALF_CODES codes of each of `count` rows. */
-VEC_INLINE void half_codes(const mxa_operand *operand, int64_t first, int64_t count, int64_t groups,
-                           half_flags *largest, uint16_t *out)
+VEC_INLINE void half_codes(const part *p, int loop, const mxa_operand *operand, int64_t first,
+                           int64_t count, int64_t groups, half_flags *largest)
 {
     const uint8_t *codes = operand->payload + first * operand->token_stride;
+    uint16_t *out = p->half;
 
-    for (int64_t t = 0; t < count; t++, codes += operand->token_stride, out += HALF_CODES)
+    for (int64_t t = 0; t < count; t++, codes += operand->token_stride, out += HALF_CODES) {
+        ask_lines(p, loop, t, 1);
         VEC_UNROLL
-    for (int64_t c = 0; c < groups; c++)
-        halves_from_e4m3(codes + c * HALF_CODES, out + c * HALF_ROW, largest);
+        for (int64_t c = 0; c < groups; c++)
+            halves_from_e4m3(codes + c * HALF_CODES, out + c * HALF_ROW, largest);
+    }
 }
 
 /* Rows of tokens [first, first+count), zeros behind. Returns 0 when one holds a NaN. */
-static VEC_NOINLINE int half_rows(const mxa_operand *operand, int64_t first, int64_t count,
-                                  uint16_t *out)
+static VEC_NOINLINE int half_rows(const part *p, int loop, const mxa_operand *operand,
+                                  int64_t first, int64_t count)
 {
+    uint16_t *const out = p->half;
     const int64_t dims = operand->dims, whole = dims / HALF_CODES, rest = dims % HALF_CODES;
     half_flags largest = half_flags_none();
 
@@ -58,9 +62,9 @@ static VEC_NOINLINE int half_rows(const mxa_operand *operand, int64_t first, int
         memset(out + c * HALF_ROW + count * HALF_CODES, 0,
                (size_t)((STEP_KEYS - count) * HALF_CODES) * sizeof(*out));
     if (whole == 128 / HALF_CODES)
-        half_codes(operand, first, count, 128 / HALF_CODES, &largest, out);
+        half_codes(p, loop, operand, first, count, 128 / HALF_CODES, &largest);
     else
-        half_codes(operand, first, count, whole, &largest, out);
+        half_codes(p, loop, operand, first, count, whole, &largest);
     for (int64_t t = 0; rest && t < count; t++) {
         uint8_t some[HALF_CODES] = {0};
 
@@ -235,6 +239,7 @@ VEC_INLINE void half_dots(const part *p, const float *q, int64_t count, int lane
         const float *factors = p->factors + first;
         vec sum[VEC_LANES];
 
+        ask_lines(p, 1, first, keys);
         VEC_UNROLL
         for (int i = 0; i < VEC_LANES; i++)
             sum[i] = vec_set(0.0f);
@@ -322,7 +327,8 @@ VEC_INLINE vec half_softmax(const part *p, int64_t group, int64_t first_key, int
 /* O = alpha * O + P V for `some` of `lanes` lanes and for `vectors` vectors of a row of O, of
  * VEC_LANES each in the order of the halves, from vector `first` on. */
 VEC_INLINE void half_values_some(const part *p, float *o, const float *alpha, const float *weights,
-                                 int64_t count, int lanes, int some, int64_t first, int vectors)
+                                 int64_t count, int lanes, int some, int64_t first, int vectors,
+                                 int asks)
 {
     const uint16_t *v =
         p->half + first / HALF_VECTORS * HALF_ROW + first % HALF_VECTORS * VEC_LANES;
@@ -338,6 +344,8 @@ VEC_INLINE void half_values_some(const part *p, float *o, const float *alpha, co
     for (int64_t key = 0; key < count; key++, v += HALF_CODES, weights += lanes) {
         vec x[HALF_SUMS];
 
+        if (asks)
+            ask_lines(p, 3, key, 1);
         VEC_UNROLL
         for (int i = 0; i < vectors; i++)
             x[i] = vec_from_half(v + i / HALF_VECTORS * HALF_ROW + i % HALF_VECTORS * VEC_LANES);
@@ -369,10 +377,10 @@ VEC_INLINE void half_values(const part *p, float *o, const float *alpha, int64_t
 
         for (; first + vectors <= all; first += vectors)
             half_values_some(p, to, alpha + lane, p->weights + lane, count, lanes, some, first,
-                             vectors);
+                             vectors, lane == 0 && first == 0);
         if (first < all)
             half_values_some(p, to, alpha + lane, p->weights + lane, count, lanes, some, first,
-                             rest);
+                             rest, 0);
     }
 }
 
@@ -428,11 +436,11 @@ static int half_step(const part *p, int64_t first, int64_t count)
     const half_kernels *kernels = &half_kernels_of[__builtin_ctzll((uint64_t)lanes)];
     const mxa_operand *k = &p->t->k_operand, *v = &p->t->v_operand;
 
-    if (!half_rows(k, first, count, p->half) || !half_factors(k, first, count, 0, p->factors))
+    if (!half_rows(p, 0, k, first, count) || !half_factors(k, first, count, 0, p->factors))
         return 0;
     for (int64_t group = 0; group * lanes < padded; group++)
         kernels->dots(p, group, count);
-    if (!half_rows(v, first, count, p->half) || !half_factors(v, first, count, 1, p->factors))
+    if (!half_rows(p, 2, v, first, count) || !half_factors(v, first, count, 1, p->factors))
         return 0;
     for (int64_t group = 0; group * lanes < padded; group++)
         kernels->values(p, group, first, count);
