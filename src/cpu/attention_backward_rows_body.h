@@ -209,10 +209,12 @@ static void row_numbers(const mxa_backward_job *job, const block_rows *rows, int
                   problem->head_dim_v, o);
     }
     if (seen.low < seen.high) { /* an empty row's O is 0 whatever dO is */
-        whole = dot(dout, o, dims_v);
-        for (int64_t d = 0; d < dims_v; d++)
-            o[d] -= rows->centre[d];
-        centred = dot(dout, o, dims_v);
+        whole = centred = dot(dout, o, dims_v);
+        if (job->v.tags.flags & MXATTN_CENTRED) {
+            for (int64_t d = 0; d < dims_v; d++)
+                o[d] -= rows->centre[d];
+            centred = dot(dout, o, dims_v);
+        }
     }
     job->lse2[at] = far != 0.0f ? far : (float)((double)lse * log2_e);
     job->rest[at] = far != 0.0f ? lse : 0.0f;
