@@ -217,7 +217,8 @@ static mxattn_status begin(mxa_forward_run *r, const mxattn_plan *plan,
     return mxa_cuda_device_take(p->device, &r->device);
 }
 
-/* Rows of O and LSE that belong to no sequence. */
+/* Rows of O and LSE that belong to no sequence; early, beside the main kernel's last tiles: what it
+ * reads was there before that began. */
 static mxattn_status clear_rows(const mxa_forward_run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
@@ -242,9 +243,10 @@ static mxattn_status clear_rows(const mxa_forward_run *r)
     params.seqlen = p->format == MXATTN_JAGGED ? 0 : (int32_t)call->batch_q.seqlen;
     params.caller_status = call->prepared ? mxa_address(call->device_status) : 0;
     params.tokens = (int32_t)call->total_q;
-    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS,
-                           ((unsigned)call->total_q + MXA_CLEAR_TOKENS - 1) / MXA_CLEAR_TOKENS, 1,
-                           128, call->stream, &params);
+    return mxa_cuda_launch_early(r->device, MXA_KERNEL_CLEAR_ROWS,
+                                 ((unsigned)call->total_q + MXA_CLEAR_TOKENS - 1) /
+                                     MXA_CLEAR_TOKENS,
+                                 1, 128, call->stream, &params);
 }
 
 /* Maps of the copies with the boxes of `form`: chunks of at most 128 bytes of a row. */
@@ -344,27 +346,41 @@ static void forward_params(const mxa_forward_run *r, mxa_forward_params *params)
     output_params(r, params);
 }
 
+/* early: only kernels of this call are before it in the stream since the last that began plainly.
+ */
 static mxattn_status launch(const mxa_forward_run *r, const mxa_forward_form *form, int pass,
-                            mxa_forward_params *params)
+                            int early, mxa_forward_params *params)
 {
+    const unsigned grid = (unsigned)r->device->multiprocessors;
+    const unsigned threads = mxa_forward_form_threads(form);
     params->pass = pass;
     const mxattn_status status = maps(r, form, params);
-    return status ? status
-                  : mxa_cuda_launch(r->device, form->kernel, (unsigned)r->device->multiprocessors,
-                                    1, mxa_forward_form_threads(form), r->call->stream, params);
+    if (status) {
+        return status;
+    }
+    return early ? mxa_cuda_launch_early(r->device, form->kernel, grid, 1, threads, r->call->stream,
+                                         params)
+                 : mxa_cuda_launch(r->device, form->kernel, grid, 1, threads, r->call->stream,
+                                   params);
 }
 
+/* The main kernel, then rows that no sequence owns, then the tiles that the first launch left. */
 static mxattn_status attend(const mxa_forward_run *r)
 {
+    const int has_rest = r->form->kind == MXA_FORM_F16;
     mxa_forward_params params;
     forward_params(r, &params);
-    if (r->form->kind != MXA_FORM_F16) {
-        return launch(r, r->form, MXA_FORWARD_PASS_ALL, &params);
+    mxattn_status status =
+        launch(r, r->form, has_rest ? MXA_FORWARD_PASS_SMALL : MXA_FORWARD_PASS_ALL,
+               !r->call->prepared, &params);
+    if (!status && r->batch.sequences) {
+        status = clear_rows(r);
     }
-    const mxattn_status status = launch(r, r->form, MXA_FORWARD_PASS_SMALL, &params);
-    return status ? status
-                  : launch(r, form_of(&r->plan->problem, MXA_FORM_F32), MXA_FORWARD_PASS_REDO,
-                           &params);
+    if (!status && has_rest) {
+        status =
+            launch(r, form_of(&r->plan->problem, MXA_FORM_F32), MXA_FORWARD_PASS_REDO, 1, &params);
+    }
+    return status;
 }
 
 /* O as its tags say, from what the main kernel wrote. */
@@ -411,9 +427,6 @@ mxattn_status mxa_cuda_forward(const mxattn_plan *plan, const mxa_attention_call
         status = mxa_copies_clear_status(&r, !call->prepared);
         if (!status && !call->prepared) {
             status = mxa_copies_make(&r);
-        }
-        if (!status && r.batch.sequences) {
-            status = clear_rows(&r);
         }
         if (!status) {
             status = attend(&r);

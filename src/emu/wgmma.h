@@ -80,6 +80,17 @@ MXA_EMU_WGMMA_RS(wgmma_rs_m64n64_f32, 64)
 MXA_EMU_WGMMA_RS(wgmma_rs_m64n128_f32, 128)
 MXA_EMU_WGMMA_RS(wgmma_rs_m64n256_f32, 256)
 
+#define MXA_EMU_WGMMA_RS_F16(name, accumulate)                                                     \
+    MXA_DEVICE void name(uint32_t *d, const uint32_t *a_registers, uint64_t b)                     \
+    {                                                                                              \
+        static const mxa_emu_wgmma_kind kind = {128,          1, accumulate, MXA_EMU_E4M3,         \
+                                                MXA_EMU_E4M3, 0, 0};                               \
+        mxa_emu_wgmma(&kind, d, a_registers, 0, b);                                                \
+    }
+
+MXA_EMU_WGMMA_RS_F16(wgmma_rs_m64n128_f16, 1)
+MXA_EMU_WGMMA_RS_F16(wgmma_rs_m64n128_f16_first, 0)
+
 /* BF16, B with N innermost. */
 #define MXA_EMU_WGMMA_RS_BF16(name, n)                                                             \
     MXA_DEVICE void name(float *d, const uint32_t *a_registers, uint64_t b)                        \

@@ -50,9 +50,31 @@ MXA_DEVICE uint64_t place(const params *p, int r, int pair)
                           (q & 1));
 }
 
+/* A's operands of this lane for 32 bytes of K. */
+MXA_DEVICE void load_registers(const params *p, int k, uint32_t *registers)
+{
+    const int t = dev_thread() & 31, w = dev_thread() >> 5;
+    for (int i = 0; i < 4; i++) {
+        const int row = 16 * w + t / 4 + 8 * (i & 1);
+        registers[i] = dev_load_global_u32(
+            p->a + (uint64_t)(row * p->row_bytes + 32 * k + 16 * (i >> 1) + 4 * (t % 4)));
+    }
+}
+
+/* One step of 32 bytes of K with an FP16 accumulator. */
+MXA_DEVICE void step_f16(const params *p, uint32_t *d, const uint32_t *registers, uint64_t a,
+                         uint64_t b, int first)
+{
+    if (p->registers) {
+        (first ? wgmma_rs_m64n128_f16_first : wgmma_rs_m64n128_f16)(d, registers, b);
+    } else {
+        (first ? wgmma_ss_m64n128_f16_first : wgmma_ss_m64n128_f16)(d, a, b);
+    }
+}
+
 MXA_DEVICE void product_f16(const params *p, mxa_shared shared)
 {
-    uint32_t d[32];
+    uint32_t d[32], registers[4][4];
     for (int r = 0; r < 32; r++) {
         const uint64_t at = p->c + place(p, r, 1);
         d[r] = dev_load_global_u32(at) | dev_load_global_u32(at + 4) << 16;
@@ -60,12 +82,12 @@ MXA_DEVICE void product_f16(const params *p, mxa_shared shared)
     uint64_t a = wgmma_descriptor(shared, (uint32_t)p->row_bytes);
     uint64_t b = wgmma_descriptor(shared + A_BYTES, (uint32_t)p->row_bytes);
     wgmma_fence();
-    if (p->first) {
-        wgmma_ss_m64n128_f16_first(d, a, b);
-    }
-    for (int k = p->first; k < p->row_bytes / 32; k++) {
-        wgmma_ss_m64n128_f16(d, a + (uint64_t)(k * MXA_DESCRIPTOR_K32),
-                             b + (uint64_t)(k * MXA_DESCRIPTOR_K32));
+    for (int k = 0; k < p->row_bytes / 32; k++) {
+        if (p->registers) {
+            load_registers(p, k, registers[k]);
+        }
+        step_f16(p, d, registers[k], wgmma_descriptor_add(a, (uint32_t)(k * MXA_DESCRIPTOR_K32)),
+                 wgmma_descriptor_add(b, (uint32_t)(k * MXA_DESCRIPTOR_K32)), p->first && k == 0);
     }
     wgmma_commit();
     wgmma_wait(0);
@@ -82,7 +104,6 @@ MXA_DEVICE void product_f32(const params *p, mxa_shared shared)
     for (int r = 0; r < p->n / 2; r++) {
         d[r] = dev_load_global_f32(p->c + place(p, r, 0));
     }
-    const int t = dev_thread() & 31, w = dev_thread() >> 5;
     uint64_t a = wgmma_descriptor(shared, (uint32_t)p->row_bytes);
     uint64_t b = wgmma_descriptor(shared + A_BYTES, (uint32_t)p->row_bytes);
     uint64_t b_step = MXA_DESCRIPTOR_K32;
@@ -93,10 +114,8 @@ MXA_DEVICE void product_f32(const params *p, mxa_shared shared)
     wgmma_fence();
     for (int k = 0; k < p->row_bytes / 32; k++, a += MXA_DESCRIPTOR_K32, b += b_step) {
         uint32_t registers[4];
-        for (int i = 0; i < 4 && p->registers; i++) {
-            const int row = 16 * w + t / 4 + 8 * (i & 1);
-            registers[i] = dev_load_global_u32(
-                p->a + (uint64_t)(row * p->row_bytes + 32 * k + 16 * (i >> 1) + 4 * (t % 4)));
+        if (p->registers) {
+            load_registers(p, k, registers);
         }
         if (p->bf16 && p->n == 64) {
             wgmma_rs_m64n64_bf16(d, registers, b);
@@ -402,6 +421,7 @@ int main(void)
                 values(row_bytes, 64, 0, 0, first, 0, seed);
                 values(row_bytes, 128, 0, 0, first, 0, seed);
                 values(row_bytes, 128, 1, 0, first, 0, seed);
+                values(row_bytes, 128, 1, 1, first, 0, seed);
             }
             for (int n = 64; n <= 256; n *= 2) {
                 values(row_bytes, n, 0, 1, 0, 0, seed);

@@ -7,6 +7,7 @@
  */
 #include "cuda/common/clear_params.h"
 #include "cuda/dev/barrier.h"
+#include "cuda/dev/cluster.h"
 #include "cuda/dev/math.h"
 #include "cuda/dev/memory.h"
 
@@ -63,13 +64,11 @@ MXA_KERNEL_SMALL(mxa_clear_rows, 128, mxa_clear_params, parameters)
     if (params->caller_status && dev_block_x() == 0 && dev_thread() == 0) {
         dev_store_global_u32(params->caller_status, status);
     }
-    if (status) {
-        return;
-    }
-    uint32_t bits = warp_ballot(token < params->tokens && !clear_used(params, token));
+    uint32_t bits = status ? 0 : warp_ballot(token < params->tokens && !clear_used(params, token));
     for (int i = 0; bits; i++, bits >>= 1) {
         if (bits & 1) {
             clear_token(params, first + i);
         }
     }
+    grid_dependency_wait();
 }

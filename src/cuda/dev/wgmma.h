@@ -30,6 +30,12 @@ MXA_DEVICE uint64_t wgmma_descriptor(mxa_shared at, uint32_t row_bytes)
            (uint64_t)(8 * row_bytes >> 4) << 32 | swizzle << 62;
 }
 
+/* The descriptor `units` of 16 bytes further on: one addition of 32 bits. */
+MXA_DEVICE uint64_t wgmma_descriptor_add(uint64_t descriptor, uint32_t units)
+{
+    return (descriptor & 0xFFFFFFFF00000000u) | ((uint32_t)descriptor + units);
+}
+
 /* The same of a BF16 B whose rows along K hold 64 columns (128 bytes, swizzled); the next 64
  * columns are `chunk_bytes` further. Add MXA_DESCRIPTOR_ROWS16 to step 16 rows along K. */
 enum { MXA_DESCRIPTOR_ROWS16 = 16 * 128 >> 4 };
@@ -116,6 +122,21 @@ MXA_WGMMA_RS(wgmma_rs_m64n128_f32, "+f", "m64n128k32", MXA_NAMES64, MXA_REG64, "
              "%68", "1")
 MXA_WGMMA_RS(wgmma_rs_m64n256_f32, "+f", "m64n256k32", MXA_NAMES128, MXA_REG128,
              "%128, %129, %130, %131", "%132", "1")
+
+/* The same, FP16 accumulator. _first: D = A*B, what D held is ignored. */
+#define MXA_WGMMA_RS_F16(name, constraint, p)                                                      \
+    MXA_DEVICE void name(uint32_t *d, const uint32_t *a_registers, uint64_t b_descriptor)          \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " p ", 0;\n"                                \
+                     "wgmma.mma_async.sync.aligned.m64n128k32.f16.e4m3.e4m3 {" MXA_NAMES32         \
+                     "}, {%32, %33, %34, %35}, %36, p, 1, 1;\n}"                                   \
+                     : MXA_REG32(constraint, d)                                                    \
+                     : "r"(a_registers[0]), "r"(a_registers[1]), "r"(a_registers[2]),              \
+                       "r"(a_registers[3]), "l"(b_descriptor));                                    \
+    }
+
+MXA_WGMMA_RS_F16(wgmma_rs_m64n128_f16, "+r", "1")
+MXA_WGMMA_RS_F16(wgmma_rs_m64n128_f16_first, "=r", "0")
 
 /* A of BF16 from four registers, B of BF16 from shared memory with N innermost. */
 #define MXA_WGMMA_RS_BF16(name, shape, names, list, a, b)                                          \

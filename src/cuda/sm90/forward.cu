@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/dev/barrier.h"
+#include "cuda/dev/cluster.h"
 #include "cuda/dev/convert.h"
 #include "cuda/dev/math.h"
 #include "cuda/dev/mbarrier.h"

@@ -37,6 +37,8 @@
  *   k_empty[S]   4*CONSUMERS    a lane of each consumer warp   producer    1
  *   v_full[S], v_empty[S]       as K
  *
+ * Launched early, it waits for the kernels before it once its barriers are there (griddepcontrol).
+ *
  * Order of a consumer: scores(j+1) are issued before values(j), so that softmax(j+1) runs while
  * the tensor cores multiply P(j) by V(j).
  *
@@ -63,6 +65,9 @@
 #define P_REGISTERS   (4 * GROUPS)
 #define Q_SCALE_BYTES (TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
 #endif
+#define Q_HELD (FORWARD_SCORES == FORWARD_F16 && FORWARD_D == 128) /* in registers */
+/* Blocks without masks have a loop of their own; four warpgroups have no registers for it. */
+#define LATE_LOOP          (FORWARD_SCORES == FORWARD_F16 && FORWARD_CONSUMERS < 4)
 #define PRODUCER_REGISTERS (FORWARD_CONSUMERS > 2 ? 32 : 40)
 #define CONSUMER_REGISTERS (FORWARD_CONSUMERS == 4 ? 112 : FORWARD_CONSUMERS == 3 ? 160 : 232)
 #define Q_BYTES            (TILE_Q * FORWARD_D)
@@ -202,20 +207,80 @@ MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared share
     mbarrier_arrive(Q_FULL(count & 1));
 }
 
-/* scores: S = Q K^T of one block, issued and committed, not waited for. */
-MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, mxa_shared k)
+#if Q_HELD
+/* This thread's Q, as wgmma's A operands of all columns. */
+MXA_DEVICE void FORWARD(queries)(mxa_shared q, uint32_t *to)
 {
-    uint64_t a = wgmma_descriptor(q, ROW), b = wgmma_descriptor(k, ROW);
+    const int thread = dev_thread_again(), c = thread & 3, g = thread >> 2 & 7;
+    const int swizzle = ROW == 128 ? g : g >> 1 & 3;
+    const mxa_shared at = q + (uint32_t)((16 * (thread >> 5 & 3) + g) * ROW + 16 * swizzle + 4 * c);
+    MXA_UNROLL
+    for (int i = 0; i < FORWARD_D / 8; i++) { /* register i & 3 of step i / 4 */
+        const int byte = 32 * (i >> 2) + 16 * (i >> 1 & 1), chunk = byte / ROW;
+        to[i] = dev_load_shared_u32((at ^ (uint32_t)(byte - chunk * ROW)) +
+                                    (uint32_t)(8 * ROW * (i & 1) + chunk * TILE_Q * ROW));
+    }
+}
+
+/* scores: S = Q K^T of one block, issued and committed, not waited for. */
+MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, const uint32_t *q, uint64_t b)
+{
+    wgmma_fence();
+    wgmma_rs_m64n128_f16_first(s, q, b);
+    MXA_UNROLL
+    for (int i = 1; i < FORWARD_D / 32; i++) {
+        const int chunk = i * 32 / ROW, inside = i - chunk * (ROW / 32);
+        wgmma_rs_m64n128_f16(s, q + 4 * i,
+                             wgmma_descriptor_add(b, (uint32_t)(inside * MXA_DESCRIPTOR_K32 +
+                                                                chunk * (TILE_K * ROW >> 4))));
+    }
+    wgmma_commit();
+}
+#else
+MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, uint64_t b)
+{
+    uint64_t a = wgmma_descriptor(q, ROW);
     wgmma_fence();
     FORWARD_MMA_FIRST(s, a, b);
     MXA_UNROLL
     for (int i = 1; i < FORWARD_D / 32; i++) {
         const int chunk = i * 32 / ROW, inside = i - chunk * (ROW / 32);
         FORWARD_MMA(s, a + (uint64_t)(inside * MXA_DESCRIPTOR_K32 + chunk * (TILE_Q * ROW >> 4)),
-                    b + (uint64_t)(inside * MXA_DESCRIPTOR_K32 + chunk * (TILE_K * ROW >> 4)));
+                    wgmma_descriptor_add(
+                        b, (uint32_t)(inside * MXA_DESCRIPTOR_K32 + chunk * (TILE_K * ROW >> 4))));
     }
     wgmma_commit();
 }
+#endif
+
+#if FORWARD_SCORES == FORWARD_F16
+/* The softmax of a block without masks, of rows that have a maximum. */
+MXA_DEVICE void FORWARD(softmax_late)(const mxa_forward_params *params, const forward_own *own,
+                                      mxa_shared record, FORWARD_SCORE *s, uint32_t *scale,
+                                      forward_rows *rows)
+{
+    float t[2];
+    if (forward_softmax_late_f16(s, rows, record, scale, t) &&
+        !forward_mend_f16(s, rows, record, t)) {
+        uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);
+        dev_store_global_u32(params->redo + 4 * (uint64_t)entry, 1);
+    }
+    forward_add_f16(rows, t);
+}
+#endif
+
+/* Descriptors of K and V of a stage. */
+#define K_AT(shared, stage)                                                                        \
+    wgmma_descriptor_add(wgmma_descriptor((shared) + AT_K, ROW), (uint32_t)(stage) * (K_BYTES >> 4))
+#if FORWARD_SCORES == FORWARD_BF16
+#define V_AT(shared, stage)                                                                        \
+    wgmma_descriptor_add(wgmma_descriptor_rows((shared) + AT_V, TILE_K * 128),                     \
+                         (uint32_t)(stage) * (V_BYTES >> 4))
+#else
+#define V_AT(shared, stage)                                                                        \
+    wgmma_descriptor_add(wgmma_descriptor((shared) + AT_V, TILE_K),                                \
+                         (uint32_t)(stage) * (V_BYTES >> 4))
+#endif
 
 /* softmax: S to P of one block, row maxima and sums moved on. scale: of FP16 scores. */
 MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward_own *own,
@@ -248,9 +313,8 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward
     /* Every row has a maximum once a block was seen whole. */
     if (block <= own->full_first || block <= own->own_first || own->full_end <= own->full_first) {
         forward_softmax_f16(s, rows, record, scale);
-    } else if (!forward_softmax_late_f16(s, rows, record, scale)) {
-        uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);
-        dev_store_global_u32(params->redo + 4 * (uint64_t)entry, 1);
+    } else {
+        FORWARD(softmax_late)(params, own, record, s, scale, rows);
     }
 #elif FORWARD_SCORES == FORWARD_F32
     forward_softmax_f32(s, GROUPS, rows, record);
@@ -260,21 +324,21 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward
 }
 
 /* values: O += P V of one block, issued and committed. */
-MXA_DEVICE void FORWARD(values)(float *o, const uint32_t *p, mxa_shared v)
+MXA_DEVICE void FORWARD(values)(float *o, const uint32_t *p, uint64_t b)
 {
 #if FORWARD_SCORES == FORWARD_BF16
-    uint64_t b = wgmma_descriptor_rows(v, TILE_K * 128);
     wgmma_fence();
     MXA_UNROLL
     for (int i = 0; i < TILE_K / 16; i++) {
-        FORWARD_MMA_VALUES(o, p + 4 * i, b + (uint64_t)(i * MXA_DESCRIPTOR_ROWS16));
+        FORWARD_MMA_VALUES(o, p + 4 * i,
+                           wgmma_descriptor_add(b, (uint32_t)(i * MXA_DESCRIPTOR_ROWS16)));
     }
 #else
-    uint64_t b = wgmma_descriptor(v, TILE_K);
     wgmma_fence();
     MXA_UNROLL
     for (int g = 0; g < GROUPS; g++) {
-        FORWARD_MMA_VALUES(o, p + 4 * g, b + (uint64_t)(g * MXA_DESCRIPTOR_K32));
+        FORWARD_MMA_VALUES(o, p + 4 * g,
+                           wgmma_descriptor_add(b, (uint32_t)(g * MXA_DESCRIPTOR_K32)));
     }
 #endif
     wgmma_commit();
@@ -310,7 +374,7 @@ MXA_DEVICE int FORWARD(pass_over)(mxa_shared shared, int step, int blocks)
 /* What blocks need of each other. */
 typedef struct FORWARD(state) {
     FORWARD_SCORE s[SCORES];
-    uint32_t p[P_REGISTERS], scale[4];
+    uint32_t p[P_REGISTERS], scale[4], q[FORWARD_D / 8];
 } FORWARD(state);
 
 /* The factors of FP16 scores, loaded while the scores are made. */
@@ -323,22 +387,35 @@ MXA_DEVICE void FORWARD(factors)(const forward_own *own, mxa_shared record, uint
 #endif
 }
 
-/* The scores and the P of block j, the values of block j - 1. */
+/* The scores and the P of block j, the values of block j - 1. late: softmax_late. */
 MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shared,
-                               const forward_own *own, mxa_shared q, int j, int step,
+                               const forward_own *own, mxa_shared q, int j, int step, int late,
                                FORWARD(state) * x, float *o, forward_rows *rows)
 {
     const int leader = (dev_thread() & 31) == 0;
     mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
     wgmma_hold_u32(x->p, P_REGISTERS);
     wgmma_hold_f32(o, ACCUMULATORS);
-    FORWARD(scores)(x->s, q, shared + AT_K + STAGE(step) * K_BYTES);
+#if Q_HELD
+    (void)q;
+    FORWARD(scores)(x->s, x->q, K_AT(shared, STAGE(step)));
+#else
+    FORWARD(scores)(x->s, q, K_AT(shared, STAGE(step)));
+#endif
     mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
-    FORWARD(values)(o, x->p, shared + AT_V + STAGE(step - 1) * V_BYTES);
+    FORWARD(values)(o, x->p, V_AT(shared, STAGE(step - 1)));
     FORWARD(factors)(own, RECORDS(STAGE(step)), x->scale);
     wgmma_wait(1);
     FORWARD_HOLD_SCORES(x->s);
-    FORWARD(softmax)(params, own, j, RECORDS(STAGE(step)), x->s, x->scale, rows);
+#if FORWARD_SCORES == FORWARD_F16
+    if (late) {
+        FORWARD(softmax_late)(params, own, RECORDS(STAGE(step)), x->s, x->scale, rows);
+    } else
+#endif
+    {
+        (void)late;
+        FORWARD(softmax)(params, own, j, RECORDS(STAGE(step)), x->s, x->scale, rows);
+    }
     warp_sync(); /* every lane has read its records */
     if (leader) {
         mbarrier_arrive(K_EMPTY(STAGE(step)));
@@ -367,7 +444,12 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     FORWARD(state) x;
 
     mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
-    FORWARD(scores)(x.s, q, shared + AT_K + STAGE(step) * K_BYTES);
+#if Q_HELD
+    FORWARD(queries)(q, x.q);
+    FORWARD(scores)(x.s, x.q, K_AT(shared, STAGE(step)));
+#else
+    FORWARD(scores)(x.s, q, K_AT(shared, STAGE(step)));
+#endif
     FORWARD(factors)(own, RECORDS(STAGE(step)), x.scale);
     wgmma_wait(0);
     FORWARD_HOLD_SCORES(x.s);
@@ -379,14 +461,35 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     FORWARD(pack)(x.s, x.p);
     step++;
 
+    int j = own->own_first + 1;
+#if LATE_LOOP
+    /* Blocks in between have a loop of their own: WHY: shorter, and without branches. Every row has
+     * a maximum once a block was seen whole. */
+    int late_end = forward_min(own->full_end, own->own_end);
+    int plain_end = forward_max(j, own->full_first + 1);
+    plain_end = late_end > plain_end ? plain_end : own->own_end;
     MXA_NO_UNROLL
-    for (int j = own->own_first + 1; j < own->own_end; j++, step++) {
-        FORWARD(block)(params, shared, own, q, j, step, &x, o, rows);
+    while (j < own->own_end) {
+        MXA_NO_UNROLL
+        for (; j < plain_end; j++, step++) {
+            FORWARD(block)(params, shared, own, q, j, step, 0, &x, o, rows);
+        }
+        MXA_NO_UNROLL
+        for (; j < late_end; j++, step++) {
+            FORWARD(block)(params, shared, own, q, j, step, 1, &x, o, rows);
+        }
+        plain_end = own->own_end;
     }
+#else
+    MXA_NO_UNROLL
+    for (; j < own->own_end; j++, step++) {
+        FORWARD(block)(params, shared, own, q, j, step, 0, &x, o, rows);
+    }
+#endif
     mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
     wgmma_hold_u32(x.p, P_REGISTERS);
     wgmma_hold_f32(o, ACCUMULATORS);
-    FORWARD(values)(o, x.p, shared + AT_V + STAGE(step - 1) * V_BYTES);
+    FORWARD(values)(o, x.p, V_AT(shared, STAGE(step - 1)));
     wgmma_wait(0);
     wgmma_hold_f32(o, ACCUMULATORS);
     wgmma_hold_u32(x.p, P_REGISTERS);
@@ -395,10 +498,10 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     }
 }
 
-/* One tile of one consumer warpgroup, whose queries are at `q`; returns the count of blocks so far.
- */
+/* One tile of one consumer warpgroup, whose queries are at `q`, a place that it gives back through
+ * `empty`; returns the count of blocks so far. */
 MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared shared,
-                                const forward_own *own, mxa_shared q, int step)
+                                const forward_own *own, mxa_shared q, mxa_shared empty, int step)
 {
     float o[ACCUMULATORS];
     forward_rows rows;
@@ -417,12 +520,14 @@ MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared sha
     }
     step = FORWARD(pass_over)(shared, step, own->block_end - own->own_end);
     const mxa_shared stage = q + 16 * ROW * (dev_thread_again() >> 5 & 3);
+    float scale[2];
+    const int has_mean = forward_finish_rows(params, own, FORWARD_D, o, &rows, scale);
     if (params->o_type == MXA_GPU_BF16) {
-        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_BF16, o, &rows);
+        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_BF16, has_mean, o, scale, empty);
     } else if (params->o_type == MXA_GPU_F16) {
-        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_F16, o, &rows);
+        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_F16, has_mean, o, scale, empty);
     } else {
-        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_F32, o, &rows);
+        forward_finish(params, own, stage, FORWARD_D, ROW, MXA_GPU_F32, has_mean, o, scale, empty);
     }
     return step;
 }
@@ -443,13 +548,9 @@ MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared sha
 #else
         forward_own_scale(params, offset, &own);
 #endif
-        step = FORWARD(consume)(params, shared, &own,
-                                shared + AT_Q + stage * Q_BYTES + offset * ROW, step);
-        fence_async_shared(); /* O was staged where TMA writes the next queries */
-        warp_sync();
-        if ((dev_thread() & 31) == 0) {
-            mbarrier_arrive(Q_EMPTY(stage));
-        }
+        step =
+            FORWARD(consume)(params, shared, &own, shared + AT_Q + stage * Q_BYTES + offset * ROW,
+                             Q_EMPTY(stage), step);
     }
 }
 
@@ -487,9 +588,14 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
     const int warpgroup = warp_uniform(dev_thread() >> 7);
     if (dev_thread() == 0) {
         FORWARD(begin)(shared);
+        tma_prefetch_map(&params->q_map);
+        tma_prefetch_map(&params->k_map);
+        tma_prefetch_map(&params->v_map);
     }
     dev_role(warpgroup == 0 ? "load" : "attend");
     cta_sync();
+    grid_dependency_wait();
+    grid_dependency_launch();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
@@ -524,6 +630,8 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef RECORD
 #undef P_REGISTERS
 #undef Q_SCALE_BYTES
+#undef Q_HELD
+#undef LATE_LOOP
 #undef PRODUCER_REGISTERS
 #undef CONSUMER_REGISTERS
 #undef Q_BYTES
@@ -537,6 +645,8 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef AT_K
 #undef AT_V
 #undef AT_RECORDS
+#undef K_AT
+#undef V_AT
 #undef AT_TILES
 #undef TILE
 #undef AT_BARRIERS

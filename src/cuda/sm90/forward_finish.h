@@ -56,111 +56,163 @@ MXA_DEVICE int64_t forward_private_row(const mxa_forward_params *params, int seq
     return first + row;
 }
 
-/* O's factors of this thread's two rows; writes LSE, and m and sum where backward wants them. */
-MXA_DEVICE void forward_finish_rows(const mxa_forward_params *params, const forward_own *own,
-                                    const forward_rows *rows, forward_row_result *result)
+/* Writes LSE, and m and sum where backward wants them, of query `row`. */
+MXA_DEVICE void forward_finish_state(const mxa_forward_params *params, const forward_own *own,
+                                     int head, int row, const forward_row_result *result)
 {
-    mxa_u32x4 blocks = dev_load_shared_u32x4(own->tile + FORWARD_TILE_BLOCKS);
-    mxa_u32x4 visible = dev_load_shared_u32x4(own->tile + FORWARD_TILE_VISIBLE);
-    mxa_u32x4 out = dev_load_shared_u32x4(own->tile + FORWARD_TILE_OUT);
-    const int head = (int)visible.w;
+    mxa_u32x2 out = dev_load_shared_u32x2(own->tile + FORWARD_TILE_OUT);
+    if (params->lse) {
+        int64_t index = (int)out.x * params->lse_batch +
+                        ((int)out.y + (int64_t)row) * params->lse_token + head * params->lse_head;
+        dev_store_global_f32(params->lse + 4 * (uint64_t)index, result->lse);
+    }
+    if (params->row_max) {
+        int sequence = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_VISIBLE + 8);
+        uint64_t at =
+            4 * (uint64_t)(head * params->q_rows + forward_private_row(params, sequence, row));
+        dev_store_global_f32(params->row_max + at, result->m);
+        dev_store_global_f32(params->row_sum + at, result->sum);
+    }
+}
+
+/* O's factors of this thread's two rows; writes what goes with each row. Lanes 0 and 1 of the four
+ * that share two rows work one out each. Where a row's weight is not 1, O is made whole here.
+ * Returns whether V's mean is still to be added. */
+MXA_DEVICE int forward_finish_rows(const mxa_forward_params *params, const forward_own *own, int d,
+                                   float *o, const forward_rows *rows, float *scale)
+{
+    const int c = dev_thread_again() & 3, r = c & 1, row = forward_row(own) + 8 * r;
+    const int head = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_VISIBLE + 12);
+    const float v_scale = dev_load_shared_f32(own->tile + FORWARD_TILE_OUT + 8);
+    const int row_end = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_BLOCKS + 12);
+    forward_row_result own_row;
+    float l = add_rn(r ? rows->l[1] : rows->l[0], shuffle_xor_f32(r ? rows->l[0] : rows->l[1], 1));
+    l = add_rn(l, shuffle_xor_f32(l, 2));
+    forward_finish_row(params, head, v_scale, r ? rows->m[1] : rows->m[0], l, &own_row);
+    if (c < 2 && row < row_end) {
+        forward_finish_state(params, own, head, row, &own_row);
+    }
+    const float scale_other = shuffle_xor_f32(own_row.scale, 1);
+    scale[0] = r ? scale_other : own_row.scale;
+    scale[1] = r ? own_row.scale : scale_other;
+    if (!params->sink && !warp_any(own_row.empty)) {
+        return params->v_mean != 0;
+    }
+    const float weight = own_row.empty ? -1.0f : own_row.weight; /* -1: O is 0 */
+    const float weight_other = shuffle_xor_f32(weight, 1);
+    const float weights[2] = {r ? weight_other : weight, r ? weight : weight_other};
     MXA_UNROLL
-    for (int r = 0; r < 2; r++) {
-        float l = rows->l[r];
-        l = add_rn(l, shuffle_xor_f32(l, 1));
-        l = add_rn(l, shuffle_xor_f32(l, 2));
-        forward_finish_row(params, head, f32_bits(out.z), rows->m[r], l, &result[r]);
-        int row = forward_row(own) + 8 * r;
-        if ((dev_thread_again() & 3) != 0 || row >= (int)blocks.w) {
-            continue;
+    for (int i = 0; i < d / 8; i++) {
+        mxa_u32x2 mean = {0, 0};
+        if (params->v_mean) {
+            mean = dev_load_shared_u32x2(own->tile + FORWARD_TILE_MEAN +
+                                         4 * (uint32_t)(8 * i + 2 * c));
         }
-        if (params->lse) {
-            int64_t index = (int)out.x * params->lse_batch +
-                            ((int)out.y + (int64_t)row) * params->lse_token +
-                            head * params->lse_head;
-            dev_store_global_f32(params->lse + 4 * (uint64_t)index, result[r].lse);
+        MXA_UNROLL
+        for (int j = 0; j < 4; j++) {
+            const float w = weights[j >> 1];
+            const float x =
+                fma_rn(o[4 * i + j], scale[j >> 1], mul_rn(f32_bits(j & 1 ? mean.y : mean.x), w));
+            o[4 * i + j] = w < 0.0f ? 0.0f : x;
         }
-        if (params->row_max) {
-            uint64_t at = 4 * (uint64_t)(head * params->q_rows +
-                                         forward_private_row(params, (int)visible.z, row));
-            dev_store_global_f32(params->row_max + at, result[r].m);
-            dev_store_global_f32(params->row_sum + at, result[r].sum);
+    }
+    scale[0] = scale[1] = 1.0f;
+    return 0;
+}
+
+/* Columns 8*first.. of a warp's 16 rows, `count` times 8 of them, as `type` to `stage`, whose
+ * 16-byte units are permuted by the row. */
+MXA_DEVICE void forward_finish_stage(const forward_own *own, mxa_shared stage, int row_bytes,
+                                     int type, int first, int count, int has_mean, const float *o,
+                                     const float *scale)
+{
+    const int units = row_bytes / 16, c = dev_thread_again() & 3, g = dev_thread_again() >> 2 & 7;
+    const uint32_t turn = (uint32_t)(g / (8 / units) & (units - 1)); /* the same of row g + 8 */
+    const int wide = type == MXA_GPU_F32;
+    const mxa_shared at = (stage + (uint32_t)(g * row_bytes) + 16 * turn) ^
+                          (uint32_t)(wide ? 16 * (c >> 1) + 8 * (c & 1) : 4 * c);
+    mxa_u32x2 mean[8]; /* WHY an array: one load after another, not one for each use */
+    MXA_UNROLL
+    for (int k = 0; k < count; k++) {
+        mean[k].x = mean[k].y = 0;
+    }
+    if (has_mean) {
+        MXA_UNROLL
+        for (int k = 0; k < count; k++) {
+            mean[k] = dev_load_shared_u32x2(own->tile + FORWARD_TILE_MEAN +
+                                            4 * (uint32_t)(8 * (first + k) + 2 * c));
+        }
+    }
+    MXA_UNROLL
+    for (int k = 0; k < count; k++) {
+        MXA_UNROLL
+        for (int r = 0; r < 2; r++) {
+            const float *from = o + 4 * (first + k) + 2 * r;
+            const float x = fma_rn(from[0], scale[r], f32_bits(mean[k].x));
+            const float y = fma_rn(from[1], scale[r], f32_bits(mean[k].y));
+            const mxa_shared to =
+                (at ^ (uint32_t)((wide ? 32 : 16) * k)) + (uint32_t)(8 * r * row_bytes);
+            if (wide) {
+                dev_store_shared_u32x2(to, bits_f32(x), bits_f32(y));
+            } else {
+                dev_store_shared_u32(to, type == MXA_GPU_BF16 ? bf16x2_from_f32x2(x, y)
+                                                              : f16x2_from_f32x2(x, y));
+            }
         }
     }
 }
 
-/* O. A warp stages row_bytes (128 or 64) of its 16 rows at a time where its queries were (`stage`),
- * its 16-byte units permuted by the row, and stores 16 bytes a lane. WHY: 5.5 microseconds a tile
- * went to stores of 4 bytes and to the mean's loads, one after another. d: columns of o. */
+/* O. A warp stages row_bytes (128 or 64) of its 16 rows at a time where its queries were (`stage`)
+ * and reads 16 bytes a lane; then it gives the place back (`empty`), and only then stores. WHY: the
+ * fence before would wait for the stores. d: columns of o. */
 MXA_DEVICE void forward_finish(const mxa_forward_params *params, const forward_own *own,
-                               mxa_shared stage, int d, int row_bytes, int type, const float *o,
-                               const forward_rows *rows)
+                               mxa_shared stage, int d, int row_bytes, int type, int has_mean,
+                               const float *o, const float *scale, mxa_shared empty)
 {
-    const int units = row_bytes / 16, wide = type == MXA_GPU_F32, bytes = wide ? 4 : 2;
-    const int columns = row_bytes / bytes, passes = (d * bytes + row_bytes - 1) / row_bytes;
-    const int lane = dev_thread_again() & 31, c = lane & 3, g = lane >> 2;
-    const int row = lane / units, unit = lane % units;
-    forward_row_result result[2];
-    forward_finish_rows(params, own, rows, result);
-    mxa_u32x4 visible = dev_load_shared_u32x4(own->tile + FORWARD_TILE_VISIBLE);
+    const int units = row_bytes / 16, bytes = type == MXA_GPU_F32 ? 4 : 2;
+    const int columns = row_bytes / bytes, passes = d / columns, loads = units / 2;
+    const int lane = dev_thread_again() & 31, row = lane / units, unit = lane % units;
     mxa_u32x2 out = dev_load_shared_u32x2(own->tile + FORWARD_TILE_OUT);
+    const int head = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_VISIBLE + 12);
     const int first = own->first + 16 * (dev_thread_again() >> 5 & 3);
     const int rows_left = (int)dev_load_shared_u32(own->tile + FORWARD_TILE_BLOCKS + 12) - first;
-    mxa_global at =
+    const mxa_global at =
         params->o +
         (uint64_t)bytes * (uint64_t)((int)out.x * params->o_batch +
                                      ((int)out.y + (int64_t)first + row) * params->o_token +
-                                     (int)visible.w * params->o_head) +
+                                     head * params->o_head) +
         16 * (uint64_t)unit;
+    const uint64_t step = (uint64_t)bytes * (uint64_t)(32 / units * params->o_token);
+    mxa_u32x4 v[32];
     MXA_UNROLL
     for (int pass = 0; pass < passes; pass++) {
+        forward_finish_stage(own, stage, row_bytes, type, pass * (columns / 8), columns / 8,
+                             has_mean, o, scale);
+        warp_sync();
         MXA_UNROLL
-        for (int k = 0; k < columns / 8; k++) {
-            const int i = pass * (columns / 8) + k;
-            if (i >= d / 8) {
-                break;
-            }
-            mxa_u32x2 mean = {0, 0};
-            if (params->v_mean) {
-                mean = dev_load_shared_u32x2(own->tile + FORWARD_TILE_MEAN +
-                                             4 * (uint32_t)(8 * i + 2 * c));
-            }
-            MXA_UNROLL
-            for (int r = 0; r < 2; r++) {
-                float x = fma_rn(o[4 * i + 2 * r], result[r].scale,
-                                 mul_rn(f32_bits(mean.x), result[r].weight));
-                float y = fma_rn(o[4 * i + 2 * r + 1], result[r].scale,
-                                 mul_rn(f32_bits(mean.y), result[r].weight));
-                x = result[r].empty ? 0.0f : x;
-                y = result[r].empty ? 0.0f : y;
-                const int to = g + 8 * r, turn = to / (8 / units) & (units - 1);
-                const mxa_shared staged = stage + (uint32_t)(to * row_bytes);
-                if (wide) {
-                    dev_store_shared_u32x2(
-                        staged + (uint32_t)(((2 * k + (c >> 1)) ^ turn) * 16 + 8 * (c & 1)),
-                        bits_f32(x), bits_f32(y));
-                } else {
-                    dev_store_shared_u32(staged + (uint32_t)((k ^ turn) * 16 + 4 * c),
-                                         type == MXA_GPU_BF16 ? bf16x2_from_f32x2(x, y)
-                                                              : f16x2_from_f32x2(x, y));
-                }
-            }
+        for (int k = 0; k < loads; k++) {
+            const int from = row + k * (32 / units), turn = from / (8 / units) & (units - 1);
+            v[pass * loads + k] =
+                dev_load_shared_u32x4(stage + (uint32_t)(from * row_bytes + (unit ^ turn) * 16));
+        }
+        if (pass + 1 == passes) {
+            fence_async_shared(); /* O was staged where TMA writes the next queries */
         }
         warp_sync();
+    }
+    if (lane == 0) {
+        mbarrier_arrive(empty);
+    }
+    MXA_UNROLL
+    for (int pass = 0; pass < passes; pass++) {
         const int seen = pass * columns + unit * (16 / bytes) < params->head_dim_v;
         MXA_UNROLL
-        for (int k = 0; k < units / 2; k++) {
-            const int from = row + k * (32 / units), turn = from / (8 / units) & (units - 1);
-            mxa_u32x4 v =
-                dev_load_shared_u32x4(stage + (uint32_t)(from * row_bytes + (unit ^ turn) * 16));
-            if (seen && from < rows_left) {
-                dev_store_global_u32x4(
-                    at + (uint64_t)bytes * (uint64_t)(k * (32 / units) * params->o_token) +
-                        (uint64_t)(pass * row_bytes),
-                    v);
+        for (int k = 0; k < loads; k++) {
+            if (seen && row + k * (32 / units) < rows_left) {
+                dev_store_global_u32x4(at + (uint64_t)k * step + (uint64_t)(pass * row_bytes),
+                                       v[pass * loads + k]);
             }
         }
-        warp_sync();
     }
 }
 

@@ -169,20 +169,35 @@ MXA_DEVICE void forward_raise_f16(const uint32_t *s, forward_rows *rows, const u
                   max_f32(f32_from_f16_low(top1), f32_from_f16_high(top1)));
 }
 
-/* Logits to P of the maximum as it stands, in place; t: this thread's sums of the block. record: of
- * the block's first key group; three more follow it. */
-MXA_DEVICE void forward_exp_f16(uint32_t *s, const forward_rows *rows, mxa_shared record,
+/* P's code before it is cut out, and back; pairs. FP16 has the exponents of E4M3 times 2^-8, its
+ * subnormals too: the code is the bits less seven of the fraction, here 8..15 of each half. Ties go
+ * up in even columns and down in odd ones: half a unit more everywhere would lean by 3e-4. A NaN
+ * may become a number; the row's sum has it. */
+#define FORWARD_HALF 0x003F0040u /* of an E4M3 unit, each column */
+
+MXA_DEVICE uint32_t forward_code_f16(uint32_t p)
+{
+    return 2 * p + 2 * FORWARD_HALF;
+}
+
+MXA_DEVICE uint32_t forward_decode_f16(uint32_t code)
+{
+    return (code - 2 * FORWARD_HALF) >> 1;
+}
+
+/* Logits to codes of P of the maximum as it stands, in place; t: this thread's sums of the block.
+ * record: of the block's first key group; three more follow it. */
+MXA_DEVICE void forward_exp_f16(uint32_t *s, float m0, float m1, mxa_shared record,
                                 const uint32_t *scale, float *t)
 {
-    uint32_t base0 = f16x2_from_f32(forward_base(rows->m[0], 0));
-    uint32_t base1 = f16x2_from_f32(forward_base(rows->m[1], 0));
+    const uint32_t minus_one = 0xBC00BC00, max0 = f16x2_from_f32(m0), max1 = f16x2_from_f32(m1);
     uint32_t sum0 = 0, sum1 = 0;
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {
         uint32_t *x = s + 8 * g;
         mxa_u32x2 v = dev_load_shared_u32x2(record + 16 * (uint32_t)g + 8);
-        uint32_t c0 = add_f16x2(base0, v.x);
-        uint32_t c1 = add_f16x2(base1, v.x);
+        uint32_t c0 = fma_f16x2(max0, minus_one, v.x);
+        uint32_t c1 = fma_f16x2(max1, minus_one, v.x);
         MXA_UNROLL
         for (int r = 0; r < 8; r++) {
             x[r] = exp2_f16x2(fma_f16x2(x[r], scale[g], r & 1 ? c1 : c0));
@@ -191,6 +206,11 @@ MXA_DEVICE void forward_exp_f16(uint32_t *s, const forward_rows *rows, mxa_share
         uint32_t b = add_f16x2(add_f16x2(x[1], x[3]), add_f16x2(x[5], x[7]));
         sum0 = g == 0 ? mul_f16x2(a, v.y) : fma_f16x2(a, v.y, sum0);
         sum1 = g == 0 ? mul_f16x2(b, v.y) : fma_f16x2(b, v.y, sum1);
+        MXA_UNROLL
+        for (int r = 0; r < 8; r++) {
+            x[r] = forward_code_f16(x[r]);
+            hold_u32(&x[r]);
+        }
     }
     t[0] = add_rn(f32_from_f16_low(sum0), f32_from_f16_high(sum0));
     t[1] = add_rn(f32_from_f16_low(sum1), f32_from_f16_high(sum1));
@@ -203,13 +223,16 @@ MXA_DEVICE void forward_add_f16(forward_rows *rows, const float *t)
     rows->l[1] = fma_rn(t[1], one, rows->l[1]);
 }
 
-/* Scores to P, in place, the maximum raised first. */
+/* Scores to codes of P, in place, the maximum raised first. */
 MXA_DEVICE void forward_softmax_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
                                     const uint32_t *scale)
 {
     float t[2];
     forward_raise_f16(s, rows, scale);
-    forward_exp_f16(s, rows, record, scale, t);
+    /* A row that has seen no key: 2^(-inf - 0) is 0, -inf - -inf would be NaN. */
+    const float m0 = rows->m[0] == FORWARD_MINUS_INF ? 0.0f : rows->m[0];
+    const float m1 = rows->m[1] == FORWARD_MINUS_INF ? 0.0f : rows->m[1];
+    forward_exp_f16(s, m0, m1, record, scale, t);
     forward_add_f16(rows, t);
 }
 
@@ -221,7 +244,7 @@ MXA_DEVICE void forward_lower_f16(uint32_t *s, forward_rows *rows, float *t, int
     t[r] = mul_rn(t[r], rows->rescale[r]);
     MXA_UNROLL
     for (int i = r; i < 32; i += 2) {
-        s[i] = mul_f16x2(s[i], factor);
+        s[i] = forward_code_f16(mul_f16x2(s[i], factor));
     }
 }
 
@@ -230,6 +253,10 @@ MXA_DEVICE void forward_lower_f16(uint32_t *s, forward_rows *rows, float *t, int
 MXA_DEVICE int forward_mend_f16(uint32_t *s, forward_rows *rows, mxa_shared record, float *t)
 {
     uint32_t top0 = 0, top1 = 0;
+    MXA_UNROLL
+    for (int i = 0; i < 32; i++) {
+        s[i] = forward_decode_f16(s[i]);
+    }
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {
         const uint32_t *x = s + 8 * g;
@@ -249,34 +276,24 @@ MXA_DEVICE int forward_mend_f16(uint32_t *s, forward_rows *rows, mxa_shared reco
     return held;
 }
 
-/* The same with the maximum as it was, where each row has one. WHY: finding it takes a tenth of the
- * instructions, and exp2 waits for it. Returns 0 when the tile must be done again. */
+/* The same with the maximum as it was, where each row has one; t: sums, for forward_add_f16. WHY:
+ * finding it takes a tenth of the instructions, and exp2 waits for it. A sum of P that E4M3 holds
+ * has no term that it does not; a NaN stays one. Returns whether forward_mend_f16 must follow. */
 MXA_DEVICE int forward_softmax_late_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
-                                        const uint32_t *scale)
+                                        const uint32_t *scale, float *t)
 {
-    float t[2];
-    int held = 1;
-    forward_exp_f16(s, rows, record, scale, t);
-    /* A sum of P that E4M3 holds has no term that it does not; a NaN stays one. */
+    forward_exp_f16(s, rows->m[0], rows->m[1], record, scale, t);
     rows->raised = warp_any(t[0] > FORWARD_P_MOST || t[1] > FORWARD_P_MOST);
-    if (rows->raised) {
-        held = forward_mend_f16(s, rows, record, t);
-    }
-    forward_add_f16(rows, t);
-    return held;
+    return rows->raised;
 }
 
-/* P to A operands: register i of group g, in the key order of the private V. FP16 has the exponents
- * of E4M3 times 2^-8, its subnormals too: the code is the bits less seven of the fraction. Ties go
- * up in even columns and down in odd ones: half a unit more everywhere would lean by 3e-4. A NaN
- * may become a number here; the row's sum has it. */
+/* Codes to A operands: register i of group g, in the key order of the private V. */
 MXA_DEVICE void forward_pack_f16(const uint32_t *s, uint32_t *p)
 {
-    const uint32_t half = 0x003F0040; /* of an E4M3 unit, each column */
     MXA_UNROLL
     for (int i = 0; i < 16; i++) {
         int from = 8 * (i >> 2) + 4 * ((i >> 1) & 1) + (i & 1);
-        p[i] = permute_bytes(2 * s[from] + 2 * half, 2 * s[from + 2] + 2 * half, 0x7531);
+        p[i] = permute_bytes(s[from], s[from + 2], 0x7531);
     }
 }
 
