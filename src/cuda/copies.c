@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { ALIGNMENT = 1024 };
+enum { ALIGNMENT = 1024, GRID_ROWS = 65535, CODES_THREADS = 128 };
 
 static int64_t take(int64_t *at, int64_t bytes)
 {
@@ -66,6 +66,7 @@ mxa_copies mxa_copies_lay_out(const mxattn_attention_problem *p, const mxa_forwa
     l.items_begun = take(&at, 4);
     l.sums_made = take(&at, p->batch * p->kv_heads * 4);
     l.values_made = take(&at, p->batch * p->kv_heads * 4);
+    l.leaning = take(&at, 4);
     l.zeroed_end = at;
     l.sequences = take(&at, p->batch * (int64_t)sizeof(mxa_gpu_sequence));
     l.tiles = take(&at, l.tiles_most * (int64_t)sizeof(mxa_gpu_tile));
@@ -274,8 +275,39 @@ static mxa_kernel one_launch(const mxa_forward_run *r)
     }
 }
 
-static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
-                                  mxa_prepare_all_params *params)
+static mxattn_status too_many(int64_t items)
+{
+    return mxa_fail(MXATTN_UNSUPPORTED,
+                    "q, k and v have %lld pieces of 128 tokens of a head; a call on cuda takes "
+                    "2^31 - 1 at most",
+                    (long long)items);
+}
+
+/* E4M3: as they are, then again the v of heads that lean. */
+static mxattn_status make_of_codes(const mxa_forward_run *r, mxa_kernel kernel,
+                                   const mxa_prepare_all_params *params)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
+    const int64_t rows = 2 * chunks + p->heads / p->kv_heads * q_items;
+    const int64_t grid[3] = {p->kv_heads, rows < GRID_ROWS ? rows : GRID_ROWS,
+                             (rows + GRID_ROWS - 1) / GRID_ROWS};
+    if (grid[2] > GRID_ROWS || chunks * p->kv_heads > INT32_MAX) {
+        return too_many(rows * p->kv_heads);
+    }
+    const mxattn_status status =
+        mxa_cuda_launch_3d(r->device, kernel, grid, CODES_THREADS, r->call->stream, params);
+    if (status || !r->v_has_mean) {
+        return status;
+    }
+    const mxa_kernel again =
+        (mxa_kernel)(MXA_KERNEL_PREPARE_LEANING_D64 + (kernel - MXA_KERNEL_PREPARE_E4M3_D64));
+    return mxa_cuda_launch_early(r->device, again, (unsigned)(chunks * p->kv_heads), 1,
+                                 2 * (unsigned)p->head_dim, r->call->stream, params);
+}
+
+static mxattn_status make_of_bf16(const mxa_forward_run *r, mxa_kernel kernel,
+                                  const mxa_prepare_all_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
@@ -284,18 +316,22 @@ static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
     const int64_t items = p->heads * q_items + 2 * p->kv_heads * chunks +
                           (r->v_has_mean ? (p->kv_heads + 2) * chunks : 0);
     const int64_t grid[3] = {items, 1, 1};
-    if (items > INT32_MAX) {
-        return mxa_fail(MXATTN_UNSUPPORTED,
-                        "q, k and v have %lld pieces of 128 tokens of a head; a call on cuda takes "
-                        "2^31 - 1 at most",
-                        (long long)items);
-    }
+    return items > INT32_MAX
+               ? too_many(items)
+               : mxa_cuda_launch_3d(r->device, kernel, grid, 2 * (unsigned)p->head_dim,
+                                    r->call->stream, params);
+}
+
+static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
+                                  mxa_prepare_all_params *params)
+{
     params->v.top = r->base + (uint64_t)r->at.top;
     params->items_begun = r->base + (uint64_t)r->at.items_begun;
     params->sums_made = r->base + (uint64_t)r->at.sums_made;
     params->values_made = r->base + (uint64_t)r->at.values_made;
-    return mxa_cuda_launch_3d(r->device, kernel, grid, 2 * (unsigned)p->head_dim, r->call->stream,
-                              params);
+    params->leaning = r->base + (uint64_t)r->at.leaning;
+    return r->v->tags.dtype == MXATTN_E4M3 ? make_of_codes(r, kernel, params)
+                                           : make_of_bf16(r, kernel, params);
 }
 
 static mxattn_status make_in_passes(const mxa_forward_run *r, mxa_prepare_all_params *params)

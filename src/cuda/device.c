@@ -24,7 +24,8 @@ enum {
 };
 
 /* sm90/prepare_all.cu of this head dim. */
-#define PREPARE_ALL_BYTES(dims) (224 + 4 * (33 * (dims) + 16))
+#define PREPARE_ALL_BYTES(dims)   (224 + 4 * (33 * (dims) + 16))
+#define PREPARE_CODES_BYTES(dims) (48 + 4 * (2176 + 32 * (dims) + ((dims) > 128 ? 64 : 32)))
 
 /* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
 static const struct {
@@ -59,6 +60,7 @@ static const struct {
     [MXA_KERNEL_DEQUANTIZE_BF16] = {"common/dequantize", "mxa_dequantize_bf16", 256},
     [MXA_KERNEL_SCALES_MOVE] = {"common/scales", "mxa_scales_move", 256 + 2 * 512 * 16},
     [MXA_KERNEL_SCALES_SPREAD] = {"common/scales", "mxa_scales_spread", 256},
+    [MXA_KERNEL_SCALES_REPEAT] = {"common/scales", "mxa_scales_repeat", 256},
     [MXA_KERNEL_SCALES_SEQ] = {"common/scales", "mxa_scales_seq", 256 + 512 * 16},
     [MXA_KERNEL_STATES_MERGE] = {"common/merge", "mxa_states_merge", 0},
     [MXA_KERNEL_PREPARE_OPERANDS] = {"sm90/prepare", "mxa_sm90_prepare_operands",
@@ -73,12 +75,18 @@ static const struct {
                                       PREPARE_ALL_BYTES(128)},
     [MXA_KERNEL_PREPARE_BF16_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_bf16_d256",
                                       PREPARE_ALL_BYTES(256)},
-    [MXA_KERNEL_PREPARE_E4M3_D64] = {"sm90/prepare_all", "mxa_sm90_prepare_e4m3_d64",
-                                     PREPARE_ALL_BYTES(64)},
-    [MXA_KERNEL_PREPARE_E4M3_D128] = {"sm90/prepare_all", "mxa_sm90_prepare_e4m3_d128",
-                                      PREPARE_ALL_BYTES(128)},
-    [MXA_KERNEL_PREPARE_E4M3_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_e4m3_d256",
-                                      PREPARE_ALL_BYTES(256)},
+    [MXA_KERNEL_PREPARE_E4M3_D64] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d64",
+                                     PREPARE_CODES_BYTES(64)},
+    [MXA_KERNEL_PREPARE_E4M3_D128] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d128",
+                                      PREPARE_CODES_BYTES(128)},
+    [MXA_KERNEL_PREPARE_E4M3_D256] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d256",
+                                      PREPARE_CODES_BYTES(256)},
+    [MXA_KERNEL_PREPARE_LEANING_D64] = {"sm90/prepare_all", "mxa_sm90_prepare_leaning_d64",
+                                        PREPARE_ALL_BYTES(64)},
+    [MXA_KERNEL_PREPARE_LEANING_D128] = {"sm90/prepare_all", "mxa_sm90_prepare_leaning_d128",
+                                         PREPARE_ALL_BYTES(128)},
+    [MXA_KERNEL_PREPARE_LEANING_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_leaning_d256",
+                                         PREPARE_ALL_BYTES(256)},
     [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_256x128_d64", 0},
     [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
     [MXA_KERNEL_FORWARD_F16_D256] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d256", 0},

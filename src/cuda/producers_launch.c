@@ -221,12 +221,23 @@ mxattn_status mxa_launch_of_dequantize(const mxa_quantize_call *call, mxa_produc
     return status;
 }
 
+/* Whether a unit's sixteen blocks are read as four words at most. */
+static int units_are_words(const mxa_scales_call *call)
+{
+    const mxattn_scales *from = &call->from;
+    return call->head_dim % TILE == 0 &&
+           (from->layout == MXATTN_TILED ||
+            (from->layout == MXATTN_COMPACT && from->stride_k == 1 &&
+             address(from->data) % 4 == 0 && from->stride_row % 4 == 0 &&
+             (call->heads == 1 || from->stride_head % 4 == 0)));
+}
+
 /* Transforms are of square blocks, and so are compact scales: any byte of a block will do. */
 static mxa_kernel scales_kernel(const mxa_scales_call *call, int rows_of_units)
 {
     const int is_turned = call->from_axis != call->to_axis;
     if (call->to.layout == MXATTN_TILED && (is_turned || call->from.layout == MXATTN_COMPACT)) {
-        return MXA_KERNEL_SCALES_SPREAD;
+        return units_are_words(call) ? MXA_KERNEL_SCALES_REPEAT : MXA_KERNEL_SCALES_SPREAD;
     }
     return call->to.layout == MXATTN_TILED && rows_of_units && call->from_axis == MXATTN_SEQ
                ? MXA_KERNEL_SCALES_SEQ
@@ -260,7 +271,9 @@ mxattn_status mxa_launch_of_scales(const mxa_scales_call *call, mxa_producer_lau
     launch->kernel = scales_kernel(call, p->rows_of_units);
     p->rows_of_units &= from_hdim;
     launch->threads = SCALES_THREADS;
-    mxattn_status status = set_grid(launch, ceil_div(units, MXA_SCALES_UNITS), p->batch.tiles);
+    const int each =
+        launch->kernel == MXA_KERNEL_SCALES_REPEAT ? MXA_SCALES_REPEATED : MXA_SCALES_UNITS;
+    mxattn_status status = set_grid(launch, ceil_div(units, each), p->batch.tiles);
     if (!status) {
         status = check_scales("from", &call->from);
     }

@@ -106,6 +106,16 @@ MXA_DEVICE uint32_t f16x2_from_fp8x2(uint32_t pair, int e5m2)
     return mxa_emu_f16_of_fp8(pair & 0xFF, e5m2) | mxa_emu_f16_of_fp8(pair >> 8 & 0xFF, e5m2) << 16;
 }
 
+MXA_DEVICE uint32_t f16x2_from_e4m3x2_low(uint32_t word)
+{
+    return f16x2_from_fp8x2(word, 0);
+}
+
+MXA_DEVICE uint32_t f16x2_from_e4m3x2_high(uint32_t word)
+{
+    return f16x2_from_fp8x2(word >> 16, 0);
+}
+
 MXA_DEVICE uint32_t mxa_emu_bf16(float x)
 {
     const uint32_t u = bits_f32(x);

@@ -320,6 +320,9 @@ MXA_EMU_F16X2(mul_f16x2(uint32_t a, uint32_t b),
 MXA_EMU_F16X2(add_f16x2(uint32_t a, uint32_t b),
               mxa_emu_f16_of_f32(MXA_EMU_LOW(a) + MXA_EMU_LOW(b)),
               mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) + MXA_EMU_HIGH(b)))
+MXA_EMU_F16X2(add_abs_f16x2(uint32_t a, uint32_t b),
+              mxa_emu_f16_of_f32(MXA_EMU_LOW(a) + MXA_EMU_LOW(b & 0x7FFF7FFF)),
+              mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) + MXA_EMU_HIGH(b & 0x7FFF7FFF)))
 MXA_EMU_F16X2(
     fma_f16x2(uint32_t a, uint32_t b, uint32_t c),
     mxa_emu_f16_of_f64((double)MXA_EMU_LOW(a) * (double)MXA_EMU_LOW(b) + (double)MXA_EMU_LOW(c)),

@@ -78,6 +78,9 @@ static void from_narrow(void)
             const uint32_t want = is_nan(x) ? 0x7FFF : mxa_f16_from_f32(x);
             const uint32_t got = f16x2_from_fp8x2(code | code << 8, e5m2);
             CHECK(got == (want | want << 16), "code %02x, e5m2 %d: %08x", code, e5m2, got);
+            CHECK(e5m2 || (f16x2_from_e4m3x2_low(0x38380000 | code << 8 | code) == got &&
+                           f16x2_from_e4m3x2_high(code << 24 | code << 16 | 0x3838) == got),
+                  "code %02x of four", code);
         }
     }
 }
@@ -192,6 +195,7 @@ static void halves(void)
         const uint32_t fma = round_units((wide)units(a) * units(b) + units(c) * one);
         const uint32_t got_product = mul_f16x2(a, b), got_sum = add_f16x2(a, b);
         const uint32_t got_fma = fma_f16x2(a << 16, b << 16, c << 16) >> 16;
+        CHECK(add_abs_f16x2(a, b) == add_f16x2(a, b & 0x7FFF), "%04x + |%04x|", a, b);
         /* zeros may have either sign here */
         CHECK(((got_product ^ product) & (product & 0x7FFF ? 0xFFFF : 0x7FFF)) == 0,
               "%04x * %04x: %04x, want %04x", a, b, got_product, product);

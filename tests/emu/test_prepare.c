@@ -1,5 +1,6 @@
-/* test_prepare.c: Hopper's private copies made in one launch (sm90/prepare_all.cu) and in passes
- * (sm90/prepare.cu): the same bytes from BF16 and from FP32 tensors of the same values.
+/* test_prepare.c: Hopper's private copies made in one launch (sm90/prepare_all.cu and
+ * prepare_codes.cu) and in passes (sm90/prepare.cu): the same bytes from BF16 and from FP32 tensors
+ * of the same values, and from MXFP8 tensors beside FP32 and MXFP8 ones.
  *
  * Values are multiples of 1/2, so that sums of columns are exact in any order, and so is the mean.
  *
@@ -19,30 +20,52 @@ typedef struct prepare_case {
     int64_t batch, seqlen_q, seqlen_k, heads, kv_heads, head_dim;
     const int32_t *cu_q, *cu_k; /* jagged */
     mxattn_block block;
+    int is_mxfp8;
+    mxattn_scale_layout layout; /* of its scales */
+    float lean;                 /* added to v */
 } prepare_case;
 
 static const int32_t cu_q[] = {0, 70, 70, 231}, cu_k[] = {0, 200, 341, 341};
+static const int32_t cu_long[] = {0, 33, 33, 600};
 
+/* clang-format off */
+#define SQUARE MXATTN_BLOCK_SQUARE
+#define ROW    MXATTN_BLOCK_ROW
 static const prepare_case cases[] = {
-    {"d64", 2, 100, 300, 2, 1, 64, NULL, NULL, MXATTN_BLOCK_SQUARE},
-    {"d128", 2, 129, 257, 2, 2, 128, NULL, NULL, MXATTN_BLOCK_SQUARE},
-    {"d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, MXATTN_BLOCK_ROW},
-    {"d256", 1, 40, 128, 1, 1, 256, NULL, NULL, MXATTN_BLOCK_SQUARE},
-    {"jagged d128", 3, 0, 0, 2, 1, 128, cu_q, cu_k, MXATTN_BLOCK_SQUARE},
-    {"jagged d64", 3, 0, 0, 1, 1, 64, cu_q, cu_k, MXATTN_BLOCK_ROW},
+    {"d64", 2, 100, 300, 2, 1, 64, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0},
+    {"d128", 2, 129, 257, 2, 2, 128, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0},
+    {"d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, ROW, 0, MXATTN_LINEAR, 0},
+    {"d256", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0},
+    {"jagged d128", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 0, MXATTN_LINEAR, 0},
+    {"jagged d64", 3, 0, 0, 1, 1, 64, cu_q, cu_k, ROW, 0, MXATTN_LINEAR, 0},
+    {"mxfp8 d64", 2, 100, 300, 2, 1, 64, NULL, NULL, SQUARE, 1, MXATTN_TILED, 0},
+    {"mxfp8 d128", 2, 129, 257, 4, 2, 128, NULL, NULL, SQUARE, 1, MXATTN_COMPACT, 0},
+    {"mxfp8 d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, ROW, 1, MXATTN_TILED, 0},
+    {"mxfp8 d256", 1, 40, 128, 1, 1, 256, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
+    {"mxfp8 d256 square", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 0},
+    {"mxfp8 jagged", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 1, MXATTN_LINEAR, 0},
+    {"mxfp8 long", 1, 32, 600, 1, 1, 64, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
+    {"mxfp8 leaning", 1, 32, 600, 1, 1, 128, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8},
+    {"mxfp8 jagged leaning", 3, 0, 0, 1, 1, 64, cu_q, cu_long, ROW, 1, MXATTN_LINEAR, 8},
 };
+/* clang-format on */
 
-/* Prepared memory of these operands as `dtype`, and where what lies in it. */
-static unsigned char *prepare(const mxt_attention *a, mxattn_dtype dtype, mxa_copies *at)
+/* Prepared memory of these operands, wide ones as `dtype`, and where what lies in it. The first
+ * `quantized` from the end are MXFP8. */
+static unsigned char *prepare(const mxt_attention *a, const prepare_case *c, mxattn_dtype dtype,
+                              int quantized, mxa_copies *at)
 {
     mxattn_attention_problem problem = a->problem;
     mxattn_plan *plan = NULL;
     mxattn_plan_info info;
     mxattn_attention_args args;
     mxattn_tensor tensors[3] = {a->tensor_q, a->tensor_k, a->tensor_v};
+    mxattn_tags *tags[3] = {&problem.q, &problem.k, &problem.v};
     const int64_t counts[3] = {mxt_size_q(a), mxt_size_k(a), mxt_size_v(a)};
     void *values[3];
-    problem.q.dtype = problem.k.dtype = problem.v.dtype = dtype;
+    for (int i = 0; i < 3; i++) {
+        tags[i]->dtype = i < 3 - quantized ? dtype : MXATTN_E4M3;
+    }
     CHECK_STATUS(MXATTN_OK, mxattn_plan_create(NULL, &problem, &plan));
     mxattn_plan_info_init(&info);
     CHECK_STATUS(MXATTN_OK, mxattn_plan_query(plan, &info));
@@ -51,6 +74,12 @@ static unsigned char *prepare(const mxt_attention *a, mxattn_dtype dtype, mxa_co
     mxattn_attention_args_init(&args);
     const mxattn_tensor **given[3] = {&args.q, &args.k, &args.v};
     for (int i = 0; i < 3; i++) {
+        if (i >= 3 - quantized) {
+            const mxattn_tensor *wide[3] = {&a->tensor_q, &a->tensor_k, &a->tensor_v};
+            tensors[i] = mxt_quantized(a, wide[i], MXATTN_HDIM, c->layout);
+            *given[i] = &tensors[i];
+            continue;
+        }
         values[i] = aligned_alloc(256, (size_t)(counts[i] * 4 + 255) / 256 * 256);
         for (int64_t n = 0; n < counts[i]; n++) {
             mxa_store(values[i], dtype, n, ((const float *)tensors[i].data)[n]);
@@ -73,7 +102,11 @@ static unsigned char *prepare(const mxt_attention *a, mxattn_dtype dtype, mxa_co
     args.prepared = memory;
     CHECK_STATUS(MXATTN_OK, mxattn_prepare(plan, &args));
     for (int i = 0; i < 3; i++) {
-        free(values[i]);
+        if (i < 3 - quantized) {
+            free(values[i]);
+        } else {
+            mxt_quantized_free(&tensors[i]);
+        }
     }
     free(args.workspace);
     mxattn_plan_destroy(plan);
@@ -122,12 +155,16 @@ static void run(const prepare_case *c)
     a.problem.q.block = a.problem.k.block = a.problem.v.block = c->block;
     mxt_attention_alloc(&a);
     mxt_attention_fill(&a, MXT_EXACT, 3);
-    for (int64_t i = 0; i < mxt_size_v(&a); i += 3) {
-        a.v[i] += 2; /* a mean that is not 0 */
+    for (int64_t i = 0; i < mxt_size_v(&a); i++) {
+        a.v[i] += c->lean + (i % 3 ? 0.0f : 2.0f); /* a mean that is not 0 */
     }
-    unsigned char *once = prepare(&a, MXATTN_BF16, &at), *passes = prepare(&a, MXATTN_F32, &other);
+    unsigned char *once = prepare(&a, c, MXATTN_BF16, c->is_mxfp8 ? 3 : 0, &at);
+    unsigned char *passes = prepare(&a, c, MXATTN_F32, c->is_mxfp8 ? 2 : 0, &other);
     CHECK(at.bytes == other.bytes, "sizes differ");
     const int64_t groups = at.k_rows / 32, d = c->head_dim;
+    const float *mean = (const float *)(const void *)(once + at.mean);
+    CHECK(c->lean == 0.0f || (mean[(c->batch - 1) * d] > 4.0f), "the mean is %g",
+          (double)mean[(c->batch - 1) * d]);
     same("q", once, passes, at.q, c->heads * at.q_rows * d);
     same("k", once, passes, at.k, c->kv_heads * at.k_rows * d);
     same("v", once, passes, at.v, c->kv_heads * at.k_rows * d);

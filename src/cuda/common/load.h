@@ -62,9 +62,9 @@ MXA_DEVICE void load_find(const mxa_gpu_batch *batch, int is_k_side, int row, lo
     place->tiled_row = (int)(is_k_side ? numbers.w : numbers.z);
 }
 
-/* Scale byte of (position, head, d): docs/format.md, scale layouts. */
-MXA_DEVICE uint32_t load_scale(const mxa_gpu_operand *from, const load_place *place, int position,
-                               int head, int d)
+/* Address of the scale byte of (position, head, d): docs/format.md, scale layouts. */
+MXA_DEVICE mxa_global load_scale_at(const mxa_gpu_operand *from, const load_place *place,
+                                    int position, int head, int d)
 {
     int64_t offset;
     if (from->scale_layout == MXA_GPU_TILED) {
@@ -82,7 +82,13 @@ MXA_DEVICE uint32_t load_scale(const mxa_gpu_operand *from, const load_place *pl
         int64_t k = from->scale_layout == MXA_GPU_COMPACT || !from->scale_axis ? d / 32 : d;
         offset = row * from->scale_row + head * from->scale_head + k * from->scale_k;
     }
-    return dev_load_global_u8(from->scales + (uint64_t)offset);
+    return from->scales + (uint64_t)offset;
+}
+
+MXA_DEVICE uint32_t load_scale(const mxa_gpu_operand *from, const load_place *place, int position,
+                               int head, int d)
+{
+    return dev_load_global_u8(load_scale_at(from, place, position, head, d));
 }
 
 /* 2^(byte - 127), also for byte 0; 0xFF gives NaN. */

@@ -39,9 +39,10 @@ enum { MXA_EXPONENT_NONE = 0x7FFF };
 /* q, k and, where its mean is made, v. */
 typedef struct mxa_prepare_all_params {
     mxa_prepare_params q, k, v;
-    /* Of sm90/prepare_all.cu, uint32, zeroed before: items that have begun; of each [sequence][kv
-     * head], items that added up v's columns (one more: the mean is made) and that copied v. */
-    mxa_global items_begun, sums_made, values_made;
+    /* uint32, zeroed before: items that have begun (sm90/prepare_all.cu); of each [sequence][kv
+     * head], items that added up v's columns (one more: the mean is made) and that copied v; 1
+     * where the mean of some MXFP8 v is taken from its copy. */
+    mxa_global items_begun, sums_made, values_made, leaning;
 } mxa_prepare_all_params;
 
 /* Adds V's exponents to the records, and decides which kernel takes the tiles. */

@@ -39,7 +39,7 @@ typedef struct mxa_quantize_params {
 
 /* Sixteen units of the same 128 tokens make a CTA. Grid x: tile, group of units, the last fastest.
  */
-enum { MXA_SCALES_UNITS = 16 };
+enum { MXA_SCALES_UNITS = 16, MXA_SCALES_REPEATED = 32 /* of mxa_scales_repeat */ };
 
 typedef struct mxa_scales_params {
     mxa_gpu_sequences batch;

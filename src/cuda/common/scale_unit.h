@@ -14,6 +14,7 @@
 
 #include "cuda/common/producers_params.h"
 #include "cuda/common/sequences.h"
+#include "cuda/common/turn.h"
 #include "cuda/dev/math.h"
 
 enum { UNIT_BYTES = 512 };
@@ -91,17 +92,6 @@ MXA_DEVICE uint32_t scale_mask(int count)
     return count >= 4 ? 0xFFFFFFFFu : count <= 0 ? 0 : ((uint32_t)1 << (8 * count)) - 1;
 }
 
-/* Four words of four bytes, turned: byte i of word j becomes byte j of word i. */
-MXA_DEVICE void scale_turn(uint32_t *w)
-{
-    const uint32_t a = permute_bytes(w[0], w[1], 0x5140), b = permute_bytes(w[2], w[3], 0x5140);
-    const uint32_t c = permute_bytes(w[0], w[1], 0x7362), d = permute_bytes(w[2], w[3], 0x7362);
-    w[0] = permute_bytes(a, b, 0x5410);
-    w[1] = permute_bytes(a, b, 0x7632);
-    w[2] = permute_bytes(c, d, 0x5410);
-    w[3] = permute_bytes(c, d, 0x7632);
-}
-
 /* Word of row r. */
 MXA_DEVICE mxa_shared scale_row_at(const scale_unit *u, int r)
 {
@@ -152,7 +142,7 @@ MXA_DEVICE void scale_unit_put(const scale_unit *u, const mxa_gpu_scales *scales
             w[j] = lane + 32 * j < rows ? w[j] & mask : 0;
         }
     } else if (axis) {
-        scale_turn(w);
+        turn_bytes(w);
         MXA_UNROLL
         for (int i = 0; i < 4; i++) {
             dev_store_shared_u32(scale_row_at(u, 4 * lane + i), w[i]);
@@ -173,7 +163,7 @@ MXA_DEVICE void scale_unit_store(const scale_unit *u, const mxa_gpu_scales *scal
         for (int i = 0; i < 4; i++) {
             w[i] = dev_load_shared_u32(scale_row_at(u, 4 * lane + i));
         }
-        scale_turn(w);
+        turn_bytes(w);
     } else {
         mxa_u32x4 v = dev_load_shared_u32x4(u->at + 16 * (uint32_t)lane);
         if (scales->layout == MXA_GPU_TILED) {
@@ -215,7 +205,7 @@ MXA_DEVICE void scale_unit_turn(const scale_unit *u, int axis, mxa_shared to)
     for (int k = 0; k < 4; k++) {
         w[k] = dev_load_shared_u32(scale_row_at(u, 32 * k)); /* bytes: blocks of the other axis */
     }
-    scale_turn(w);
+    turn_bytes(w);
     MXA_UNROLL
     for (int j = 0; j < 4; j++) {
         w[j] = lane + 32 * j < rows ? w[j] : 0;

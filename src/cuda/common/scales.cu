@@ -9,8 +9,9 @@
  *            alone would use 4 bytes of each sector
  *   spread   square blocks to tiled units, from one byte of each block: a transform, or compact
  *            scales. A unit has sixteen blocks, and its rows repeat them
- *   seq      linear seq scales whose units lie side by side to tiled ones: byte matrices are turned
- * in registers
+ *   repeat   the same where a block's words are read at once: tiled units, whose first row has
+ * them, or compact scales of whole units. 32 units a CTA, eight a warp seq      linear seq scales
+ * whose units lie side by side to tiled ones: byte matrices are turned in registers
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -180,6 +181,110 @@ MXA_KERNEL_MANY(mxa_scales_spread, THREADS, 8, mxa_scales_params, parameters)
     }
 }
 
+/* From unit to unit of a scale array: bytes to the next chunk of a head, and from a head's last one
+ * to the next head. */
+typedef struct unit_steps {
+    mxa_global at;
+    uint64_t chunk, head;
+} unit_steps;
+
+MXA_DEVICE unit_steps unit_steps_begin(const mxa_gpu_scales *scales, int axis, const scale_unit *u,
+                                       int chunks)
+{
+    unit_steps s;
+    int64_t chunk = 4, head = scales->stride_head; /* compact: four blocks of a unit side by side */
+    if (scales->layout == MXA_GPU_TILED) {
+        s.at = scale_tiled_at(u, scales, axis, 0);
+        chunk = UNIT_BYTES * (axis ? scales->stride_row : scales->stride_k);
+        head *= UNIT_BYTES;
+    } else {
+        s.at = scales->data +
+               (uint64_t)(u->block * scales->stride_row + u->head * head + u->chunk * chunk);
+    }
+    s.chunk = (uint64_t)chunk;
+    s.head = (uint64_t)(head - (chunks - 1) * chunk);
+    return s;
+}
+
+/* A unit's sixteen blocks as they lie: by blocks of tokens, or of tiled seq scales by blocks of
+ * dims. Tokens beyond the sequence's last read its first block. */
+MXA_DEVICE mxa_u32x4 unit_blocks(const mxa_gpu_scales *scales, mxa_global at, int tokens)
+{
+    if (scales->layout == MXA_GPU_TILED) {
+        return dev_load_global_u32x4(at);
+    }
+    const uint64_t step = (uint64_t)scales->stride_row;
+    const mxa_u32x4 v = {dev_load_global_u32(at),
+                         dev_load_global_u32(at + (tokens > 32 ? step : 0)),
+                         dev_load_global_u32(at + (tokens > 64 ? 2 * step : 0)),
+                         dev_load_global_u32(at + (tokens > 96 ? 3 * step : 0))};
+    return v;
+}
+
+/* What lane `lane` writes of them. */
+MXA_DEVICE mxa_u32x4 unit_row(mxa_u32x4 v, int turned, int to_seq, int tokens, int lane)
+{
+    uint32_t w[4] = {v.x, v.y, v.z, v.w};
+    if (turned && !to_seq) {
+        turn_bytes(w);
+    }
+    if (tokens < 128) {
+        MXA_UNROLL
+        for (int n = 0; n < 4; n++) {
+            w[n] = 32 * n + (to_seq ? 0 : lane) < tokens ? w[n] : 0;
+        }
+    }
+    if (to_seq) {
+        turn_bytes(w);
+    }
+    const mxa_u32x4 row = {w[0], w[1], w[2], w[3]};
+    return row;
+}
+
+MXA_KERNEL_MANY(mxa_scales_repeat, THREADS, 8, mxa_scales_params, parameters)
+{
+    const mxa_scales_params *p = &parameters;
+    const int lane = dev_thread() & 31, chunks = (int)p->chunks.divisor;
+    const int first = MXA_SCALES_REPEATED / 4 * (4 * dev_block_x() + dev_thread() / 32);
+    sequence_tile at;
+    scale_unit u;
+    if (!sequence_find(&p->batch, dev_shared(), sequence_tile_number(&p->batch), &at)) {
+        return;
+    }
+    const int count = smaller(p->units - first, MXA_SCALES_REPEATED / 4);
+    if (at.sequence >= 0) {
+        mxa_u32x4 v[MXA_SCALES_REPEATED / 4];
+        scale_unit_begin(&u, &p->batch, &at, 0, first, p->chunks, p->head_dim);
+        unit_steps from = unit_steps_begin(&p->from, p->from_axis, &u, chunks);
+        int left = chunks - u.chunk;
+        MXA_UNROLL
+        for (int i = 0; i < MXA_SCALES_REPEATED / 4; i++) {
+            if (i < count) {
+                v[i] = unit_blocks(&p->from, from.at, u.tokens);
+            }
+            from.at += --left ? from.chunk : from.head;
+            left = left ? left : chunks;
+        }
+        unit_steps to = unit_steps_begin(&p->to, p->to_axis, &u, chunks);
+        left = chunks - u.chunk;
+        MXA_UNROLL
+        for (int i = 0; i < MXA_SCALES_REPEATED / 4; i++) {
+            if (i < count) {
+                dev_store_global_u32x4(
+                    to.at + 16 * (uint64_t)lane,
+                    unit_row(v[i], p->from_axis != p->to_axis, p->to_axis, u.tokens, lane));
+            }
+            to.at += --left ? to.chunk : to.head;
+            left = left ? left : chunks;
+        }
+    }
+    MXA_NO_UNROLL
+    for (int i = 0; p->batch.cu_scale[p->to_axis] && i < count; i++) {
+        scale_unit_begin(&u, &p->batch, &at, 0, first + i, p->chunks, p->head_dim);
+        scale_gaps_clear(&u, &p->batch, &p->to, p->to_axis, &at);
+    }
+}
+
 /* Slot of a unit's row of 16 bytes. WHY: eight lanes write rows four apart, and read neighbours,
  * without meeting in a bank. */
 MXA_DEVICE mxa_shared turned_slot(const scale_unit *u, int row)
@@ -214,7 +319,7 @@ MXA_KERNEL_MANY(mxa_scales_seq, THREADS, 8, mxa_scales_params, parameters)
             for (int j = 1; j < 4; j++) {
                 w[4 * c + j] = 32 * j < u.tokens ? w[4 * c + j] : 0;
             }
-            scale_turn(w + 4 * c); /* word n: dim 4*l + n, its four blocks of tokens */
+            turn_bytes(w + 4 * c); /* word n: dim 4*l + n, its four blocks of tokens */
         }
         MXA_UNROLL
         for (int n = 0; n < 4; n++) {

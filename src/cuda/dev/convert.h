@@ -51,6 +51,25 @@ MXA_DEVICE uint32_t f16x2_from_fp8x2(uint32_t pair, int e5m2)
     return y;
 }
 
+/* Two of four E4M3 bytes to FP16. */
+MXA_DEVICE uint32_t f16x2_from_e4m3x2_low(uint32_t word)
+{
+    uint32_t y;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, low;\n}"
+        : "=r"(y)
+        : "r"(word));
+    return y;
+}
+
+MXA_DEVICE uint32_t f16x2_from_e4m3x2_high(uint32_t word)
+{
+    uint32_t y;
+    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}"
+        : "=r"(y)
+        : "r"(word));
+    return y;
+}
+
 /* Both halves set to x, nearest even. */
 MXA_DEVICE uint32_t f16x2_from_f32(float x)
 {

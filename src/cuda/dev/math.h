@@ -210,6 +210,14 @@ MXA_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b)
     return y;
 }
 
+/* a + |b| */
+MXA_DEVICE uint32_t add_abs_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("{\n.reg .b32 t;\nabs.f16x2 t, %2;\nadd.rn.f16x2 %0, %1, t;\n}" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
 MXA_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
 {
     uint32_t y;

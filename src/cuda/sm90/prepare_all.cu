@@ -1,5 +1,5 @@
-/* prepare_all.cu: Hopper's private copies of q, k and v in one launch, for operands of one type,
- * BF16 or E4M3, and head dims of 64, 128 and 256.
+/* prepare_all.cu: Hopper's private copies of BF16 q, k and v in one launch, for head dims of 64,
+ * 128 and 256; and again of an E4M3 v that leans.
  *
  * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward). The bytes are those
  * of prepare.cu, which takes any operands.
@@ -19,6 +19,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "cuda/dev/cluster.h"
 #include "cuda/sm90/prepare_rows_item.h"
 #include "cuda/sm90/prepare_values_item.h"
 
@@ -58,7 +59,7 @@ MXA_DEVICE void item_find(const mxa_prepare_all_params *all, mxa_shared to, int 
     }
 }
 
-MXA_DEVICE void prepare_all(const mxa_prepare_all_params *all, int type, int dims)
+MXA_DEVICE void prepare_all(const mxa_prepare_all_params *all, int dims)
 {
     const mxa_shared shared = dev_shared(), at = shared + AT_ITEM;
     const mxa_gpu_batch *batch = &all->q.batch;
@@ -72,23 +73,54 @@ MXA_DEVICE void prepare_all(const mxa_prepare_all_params *all, int type, int dim
     const mxa_u32x4 words = dev_load_shared_u32x4(at);
     const int kind = (int)words.x, head = (int)words.y, item = (int)words.z;
     if (kind == ITEM_SUMS) {
-        sums_item(all, shared, at + 16, type, dims, head, item);
+        sums_item(all, shared, at + 16, dims, head, item);
     } else if (kind == ITEM_VALUES) {
-        values_item(all, shared, at + 16, type, dims, head, item);
+        values_item(all, shared, at + 16, MXA_GPU_BF16, dims, head, item);
     } else if (kind != ITEM_NONE) {
-        rows_item(kind == ITEM_Q ? &all->q : &all->k, shared, at + 16, type, dims, head, item);
+        rows_item(kind == ITEM_Q ? &all->q : &all->k, shared, at + 16, dims, head, item);
     }
 }
 
-#define PREPARE_ALL(name, type, dims, ctas)                                                        \
+#define PREPARE_ALL(name, dims, ctas)                                                              \
     MXA_KERNEL_MANY(name, 2 * (dims), ctas, mxa_prepare_all_params, parameters)                    \
     {                                                                                              \
-        prepare_all(&parameters, type, dims);                                                      \
+        prepare_all(&parameters, dims);                                                            \
     }
 
-PREPARE_ALL(mxa_sm90_prepare_bf16_d64, MXA_GPU_BF16, 64, 8)
-PREPARE_ALL(mxa_sm90_prepare_bf16_d128, MXA_GPU_BF16, 128, 4)
-PREPARE_ALL(mxa_sm90_prepare_bf16_d256, MXA_GPU_BF16, 256, 1)
-PREPARE_ALL(mxa_sm90_prepare_e4m3_d64, MXA_GPU_E4M3, 64, 6)
-PREPARE_ALL(mxa_sm90_prepare_e4m3_d128, MXA_GPU_E4M3, 128, 3)
-PREPARE_ALL(mxa_sm90_prepare_e4m3_d256, MXA_GPU_E4M3, 256, 1)
+PREPARE_ALL(mxa_sm90_prepare_bf16_d64, 64, 8)
+PREPARE_ALL(mxa_sm90_prepare_bf16_d128, 128, 4)
+PREPARE_ALL(mxa_sm90_prepare_bf16_d256, 256, 1)
+
+/* Of prepare_codes.cu: 128 tokens (x: head fastest) of an E4M3 v again, where a column of its
+ * (sequence, head) leans. */
+MXA_DEVICE void prepare_leaning(const mxa_prepare_all_params *all, int dims)
+{
+    const mxa_shared shared = dev_shared(), at = shared + AT_ITEM;
+    const int heads = all->v.heads, item = dev_block_x() / heads, head = dev_block_x() % heads;
+    grid_dependency_launch();
+    grid_dependency_wait();
+    if ((all->v.batch.status && dev_load_global_u32(all->v.batch.status)) ||
+        !dev_load_global_u32(all->leaning)) {
+        return;
+    }
+    if (dev_thread_again() == 0) {
+        load_place place;
+        load_find(&all->v.batch, 1, MXA_PREPARE_CHUNK * item, &place);
+        place_store(at + 16, &place);
+    }
+    cta_sync();
+    const values_place place = values_find(&all->v, at + 16, head);
+    if (dev_load_global_u32(all->sums_made + 4 * (uint64_t)place.pair) > place.chunks) {
+        values_item(all, shared, at + 16, MXA_GPU_E4M3, dims, head, item);
+    }
+}
+
+#define PREPARE_LEANING(name, dims, ctas)                                                          \
+    MXA_KERNEL_MANY(name, 2 * (dims), ctas, mxa_prepare_all_params, parameters)                    \
+    {                                                                                              \
+        prepare_leaning(&parameters, dims);                                                        \
+    }
+
+PREPARE_LEANING(mxa_sm90_prepare_leaning_d64, 64, 6)
+PREPARE_LEANING(mxa_sm90_prepare_leaning_d128, 128, 3)
+PREPARE_LEANING(mxa_sm90_prepare_leaning_d256, 256, 1)

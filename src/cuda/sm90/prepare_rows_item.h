@@ -8,46 +8,30 @@
 #include "cuda/sm90/prepare_item.h"
 
 /* The larger half of a packed pair of magnitudes, as FP32 bits; NaN is above infinity. */
-MXA_DEVICE uint32_t pair_largest(int type, uint32_t pair)
+MXA_DEVICE uint32_t pair_largest(uint32_t pair)
 {
     pair &= 0x7FFF7FFFu;
-    if (type == MXA_GPU_BF16) {
-        return max_u32(pair << 16, pair & 0xFFFF0000u);
-    }
-    return max_u32(bits_f32(f32_from_f16_low(pair)), bits_f32(f32_from_f16_high(pair)));
+    return max_u32(pair << 16, pair & 0xFFFF0000u);
 }
 
-/* Largest magnitude, codes unscaled: of the lane's elements (square), or of its own token. */
-MXA_DEVICE uint32_t own_largest(int type, int square, const uint32_t *raw)
+/* Largest magnitude: of the lane's elements (square), or of its own token. */
+MXA_DEVICE uint32_t own_largest(int square, const uint32_t *raw)
 {
-    const int bf16 = type == MXA_GPU_BF16, lane = dev_thread_again() & 31;
+    const int lane = dev_thread_again() & 31;
     uint32_t most[4];
     MXA_UNROLL
     for (int t = 0; t < 4; t++) {
-        uint32_t w[4];
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            w[i] =
-                bf16 ? raw[4 * t + i] : f16x2_from_fp8x2(raw[2 * t + i / 2] >> (16 * (i & 1)), 0);
-        }
-        if (bf16) {
-            most[t] =
-                max_abs_nan_bf16x2(max_abs_nan_bf16x2(w[0], w[1]), max_abs_nan_bf16x2(w[2], w[3]));
-        } else {
-            most[t] =
-                max_abs_nan_f16x2(max_abs_nan_f16x2(w[0], w[1]), max_abs_nan_f16x2(w[2], w[3]));
-        }
+        const uint32_t *w = raw + 4 * t;
+        most[t] =
+            max_abs_nan_bf16x2(max_abs_nan_bf16x2(w[0], w[1]), max_abs_nan_bf16x2(w[2], w[3]));
     }
     if (square) {
-        uint32_t a =
-            bf16 ? max_abs_nan_bf16x2(most[0], most[1]) : max_abs_nan_f16x2(most[0], most[1]);
-        uint32_t b =
-            bf16 ? max_abs_nan_bf16x2(most[2], most[3]) : max_abs_nan_f16x2(most[2], most[3]);
-        return pair_largest(type, bf16 ? max_abs_nan_bf16x2(a, b) : max_abs_nan_f16x2(a, b));
+        return pair_largest(max_abs_nan_bf16x2(max_abs_nan_bf16x2(most[0], most[1]),
+                                               max_abs_nan_bf16x2(most[2], most[3])));
     }
     MXA_UNROLL
     for (int t = 0; t < 4; t++) {
-        most[t] = pair_largest(type, most[t]);
+        most[t] = pair_largest(most[t]);
     }
     /* Lane bit 0 picks an even or odd token while it is compared, then bit 1 likewise. */
     const int odd = lane & 1, high = lane & 2;
@@ -56,18 +40,13 @@ MXA_DEVICE uint32_t own_largest(int type, int square, const uint32_t *raw)
     return max_u32(high ? b : a, shuffle_xor_u32(high ? a : b, 2));
 }
 
-/* A block of q or k as it is quantized: `exponent` and, for BF16, `inverse` are of the lane's own
- * token or of the square block. Returns the block's largest magnitude after rounding. */
-MXA_DEVICE uint32_t block_top(int type, int square, int rounding, const uint32_t *raw,
-                              uint32_t scale, int *exponent, float *inverse)
+/* A block of q or k as it is quantized: `exponent` and `inverse` are of the lane's own token or of
+ * the square block. Returns the block's largest magnitude after rounding. */
+MXA_DEVICE uint32_t block_top(int square, int rounding, const uint32_t *raw, int *exponent,
+                              float *inverse)
 {
-    uint32_t most = own_largest(type, square, raw);
-    if (type == MXA_GPU_BF16) {
-        *exponent = block_scale(square ? warp_max_u32(most) : most, rounding, inverse, &most);
-    } else {
-        *exponent = (int)scale - 127;
-        most = bits_f32(mul_rn(f32_bits(most), load_power(scale))) & 0x7FFFFFFFu;
-    }
+    uint32_t most = own_largest(square, raw);
+    *exponent = block_scale(square ? warp_max_u32(most) : most, rounding, inverse, &most);
     return warp_max_u32(most);
 }
 
@@ -82,22 +61,14 @@ MXA_DEVICE uint32_t fold_factor(int from, int to)
 
 /* Token t's 8 elements folded, in FP16. WHY through FP16: a code times a power of two is exact
  * there, or so small that E4M3 rounds it to 0 either way. */
-MXA_DEVICE void fold_token(int type, const uint32_t *raw, int t, float inverse, uint32_t factor,
-                           uint32_t *h)
+MXA_DEVICE void fold_token(const uint32_t *raw, int t, float inverse, uint32_t factor, uint32_t *h)
 {
-    if (type == MXA_GPU_BF16) {
-        float x[8];
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            widen_pair(type, raw, t, i, x + 2 * i);
-        }
-        block_round(x, inverse, h);
-    } else {
-        MXA_UNROLL
-        for (int i = 0; i < 4; i++) {
-            h[i] = f16x2_from_fp8x2(raw[2 * t + i / 2] >> (16 * (i & 1)), 0);
-        }
+    float x[8];
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        widen_pair(MXA_GPU_BF16, raw, t, i, x + 2 * i);
     }
+    block_round(x, inverse, h);
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         h[i] = mul_f16x2(h[i], factor);
@@ -107,8 +78,8 @@ MXA_DEVICE void fold_token(int type, const uint32_t *raw, int t, float inverse, 
 /* The block's rows of the copy of q or k, and the squared norms of its part of them, token
  * lane_token(lane % 4)'s in this lane. WHY FP16 sums of four: payloads are at most 15, and the norm
  * only decides which kernel takes the tile. */
-MXA_DEVICE float store_rows(int type, int dims, const uint32_t *raw, int exponent, float inverse,
-                            int to, mxa_global at)
+MXA_DEVICE float store_rows(int dims, const uint32_t *raw, int exponent, float inverse, int to,
+                            mxa_global at)
 {
     const uint32_t own = fold_factor(exponent, to);
     const int lane = dev_thread_again() & 31, odd = lane & 1, high = lane & 2;
@@ -116,8 +87,7 @@ MXA_DEVICE float store_rows(int type, int dims, const uint32_t *raw, int exponen
     MXA_UNROLL
     for (int t = 0; t < 4; t++) {
         uint32_t h[4], sum = 0;
-        const float by = type == MXA_GPU_BF16 ? f32_bits(of_token(bits_f32(inverse), t)) : 0.0f;
-        fold_token(type, raw, t, by, of_token(own, t), h);
+        fold_token(raw, t, f32_bits(of_token(bits_f32(inverse), t)), of_token(own, t), h);
         MXA_UNROLL
         for (int i = 0; i < 4; i++) {
             sum = fma_f16x2(h[i], h[i], sum);
@@ -141,10 +111,11 @@ MXA_DEVICE void store_not_finite(int dims, mxa_global at)
     }
 }
 
-/* Both blocks of q or k with their scales (E4M3), and the sequence of each of the item's groups. */
-MXA_DEVICE void rows_load(const mxa_prepare_params *p, mxa_shared shared, mxa_shared at, int type,
-                          int dims, int head, int item, uint32_t *raw, uint32_t *scale)
+/* Both blocks of q or k, and the sequence of each of the item's groups. */
+MXA_DEVICE void rows_load(const mxa_prepare_params *p, mxa_shared shared, mxa_shared at, int dims,
+                          int head, int item, uint32_t *raw)
 {
+    const int type = MXA_GPU_BF16;
     const int is_first = (dev_thread_again() & 31) == 0 && block_column(dims) == 0;
     const load_place item_place = place_load(at);
     const int full = item_place.used - item_place.position >= 128;
@@ -166,8 +137,6 @@ MXA_DEVICE void rows_load(const mxa_prepare_params *p, mxa_shared shared, mxa_sh
                 raw[16 * i + n] = token < place.used ? raw[16 * i + n] : 0;
             }
         }
-        scale[i] =
-            type == MXA_GPU_BF16 ? 127 : load_own_scale(&p->from, &place, head, lane_dim(dims));
         if (is_first) {
             dev_store_shared_u32(shared + AT_SEQUENCE + 4 * (uint32_t)g, (uint32_t)place.sequence);
         }
@@ -176,18 +145,18 @@ MXA_DEVICE void rows_load(const mxa_prepare_params *p, mxa_shared shared, mxa_sh
 
 /* q and k. place: of the item's first token. */
 MXA_DEVICE void rows_item(const mxa_prepare_params *p, mxa_shared shared, mxa_shared place,
-                          int type, int dims, int head, int item)
+                          int dims, int head, int item)
 {
     const int columns = dims / 32, lane = dev_thread_again() & 31;
-    uint32_t raw[16 * EACH], scale[EACH];
+    uint32_t raw[16 * EACH];
     int exponent[EACH];
     float inverse[EACH];
-    rows_load(p, shared, place, type, dims, head, item, raw, scale);
+    rows_load(p, shared, place, dims, head, item, raw);
     MXA_UNROLL
     for (int i = 0; i < EACH; i++) {
-        forget(type, raw + 16 * i); /* one block after the other */
-        const uint32_t top = block_top(type, p->from.block == MXA_GPU_SQUARE, p->from.rounding,
-                                       raw + 16 * i, scale[i], &exponent[i], &inverse[i]);
+        forget(MXA_GPU_BF16, raw + 16 * i); /* one block after the other */
+        const uint32_t top = block_top(p->from.block == MXA_GPU_SQUARE, p->from.rounding,
+                                       raw + 16 * i, &exponent[i], &inverse[i]);
         const int block = block_group(i, dims) * columns + block_column(dims);
         if (lane == 0) {
             dev_store_shared_u32(shared + AT_TOPS + 4 * (uint32_t)block, top);
@@ -202,11 +171,11 @@ MXA_DEVICE void rows_item(const mxa_prepare_params *p, mxa_shared shared, mxa_sh
     for (int i = 0; i < EACH; i++) {
         const int g = block_group(i, dims), block = g * columns + block_column(dims);
         const uint32_t top = group_top(shared, dims, g);
-        forget(type, raw + 16 * i);
+        forget(MXA_GPU_BF16, raw + 16 * i);
         if (4 * item + g < p->groups) {
             float norm = 0.0f;
             if (top < NOT_FINITE) {
-                norm = store_rows(type, dims, raw + 16 * i, exponent[i], inverse[i],
+                norm = store_rows(dims, raw + 16 * i, exponent[i], inverse[i],
                                   fold_exponent(top, 0), at);
             } else {
                 store_not_finite(dims, at);

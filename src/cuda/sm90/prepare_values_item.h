@@ -128,27 +128,23 @@ MXA_DEVICE void values_load(const mxa_prepare_params *p, int type, int dims, con
     }
 }
 
-/* Zeros for tokens that do not count. */
-MXA_DEVICE void values_clear(int type, int dims, int left, uint32_t *raw)
+/* Zeros for tokens of a BF16 v that do not count. */
+MXA_DEVICE void values_clear(int dims, int left, uint32_t *raw)
 {
     MXA_UNROLL
-    for (int i = 0; i < 4 * EACH; i++) {
-        const int there = 32 * block_group(i / 4, dims) + lane_token(i % 4) < left;
-        MXA_UNROLL
-        for (int n = 0; n < words_of(type); n++) {
-            uint32_t *word = &raw[16 * (i / 4) + words_of(type) * (i % 4) + n];
-            *word = there ? *word : 0;
-        }
+    for (int i = 0; i < 16 * EACH; i++) {
+        const int there = 32 * block_group(i / 16, dims) + lane_token(i / 4 % 4) < left;
+        raw[i] = there ? raw[i] : 0;
     }
 }
 
-/* Sums of v's columns; the pair's last item makes its mean. first: load_place of its first token.
- */
+/* Sums of a BF16 v's columns; the pair's last item makes its mean. first: load_place of its first
+ * token. */
 MXA_DEVICE void sums_item(const mxa_prepare_all_params *all, mxa_shared shared, mxa_shared first,
-                          int type, int dims, int head, int item)
+                          int dims, int head, int item)
 {
     const mxa_prepare_params *p = &all->v;
-    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, magnitude[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t raw[16 * EACH];
     float power[4 * EACH];
     const load_place at = place_load(first);
@@ -156,44 +152,28 @@ MXA_DEVICE void sums_item(const mxa_prepare_all_params *all, mxa_shared shared, 
     if (left <= 0) {
         return;
     }
-    values_load(p, type, dims, &at, head, raw, power);
+    values_load(p, MXA_GPU_BF16, dims, &at, head, raw, power);
     if (left < 128) {
-        values_clear(type, dims, left, raw);
+        values_clear(dims, left, raw);
     }
     MXA_UNROLL
     for (int i = 0; i < 16 * EACH; i++) { /* pair i % 4 of token i / 4 */
         const int m = 2 * (i % 4);
         float x[2];
-        widen_pair(type, raw + i / 16 * 16, i / 4 % 4, i % 4, x);
-        MXA_UNROLL
-        for (int n = 0; n < 2; n++) {
-            if (type == MXA_GPU_BF16) {
-                sum[m + n] = add_rn(sum[m + n], x[n]);
-            } else {
-                sum[m + n] = fma_rn(x[n], power[i / 4], sum[m + n]);
-                magnitude[m + n] = fma_rn(fold_abs(x[n]), power[i / 4], magnitude[m + n]);
-            }
-        }
+        widen_pair(MXA_GPU_BF16, raw + i / 16 * 16, i / 4 % 4, i % 4, x);
+        sum[m] = add_rn(sum[m], x[0]);
+        sum[m + 1] = add_rn(sum[m + 1], x[1]);
     }
-    const uint64_t own = sums_at(p, dims, head, item);
-    store_sums(shared, dims, sum_over_quads(sum), p->partial + own);
-    if (type != MXA_GPU_BF16) {
-        store_sums(shared, dims, sum_over_quads(magnitude), p->partial_magnitude + own);
-    }
+    store_sums(shared, dims, sum_over_quads(sum), p->partial + sums_at(p, dims, head, item));
     const values_place place = values_find(p, first, head);
     const mxa_global counter = all->sums_made + 4 * (uint64_t)place.pair;
     if (arrive(shared, counter) + 1 != place.chunks) {
         return;
     }
     const float total = pair_sum(p, shared, dims, p->partial, head, item, &place);
-    float mean = column_mean(total, place.used);
-    if (type != MXA_GPU_BF16) {
-        const float of_magnitudes =
-            pair_sum(p, shared, dims, p->partial_magnitude, head, item, &place);
-        mean = column_leans(total, of_magnitudes, place.used) ? mean : 0.0f;
-    }
     if (dev_thread_again() < dims) {
-        dev_store_global_f32(mean_at(p, dims, &place, dev_thread_again()), mean);
+        dev_store_global_f32(mean_at(p, dims, &place, dev_thread_again()),
+                             column_mean(total, place.used));
     }
     (void)arrive(shared, counter); /* one more than chunks: the mean is there */
 }
