@@ -49,9 +49,11 @@
  *   dq_full[W]   4          a lane of each warp at dQ         its writer       0
  *   dq_empty[W]  1          its writer                        the one at dQ    1
  *
- * Order of a step, each deviation measured slower (docs/kernels.md): issue S and dP; P; dS; [my
+ * Order of a step, each deviation measured slower (docs/kernels.md): issue S and dP; P and dS; [my
  * turn: dQ of the step before]; dV and dK; only then dS to shared memory. At most six products of a
- * warp are queued: beyond that the warp blocks while it issues.
+ * warp are queued: beyond that the warp blocks while it issues. Stores to dS and staging are fenced
+ * for the asynchronous proxy by who waits for them, not by who stored: a fence waits for all that
+ * its warp has under way, and the consumers' own instructions are what a step takes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -98,6 +100,13 @@ MXA_STATIC_ASSERT(MXA_BACKWARD_RECORD % 16 == 0, "records are copied in 16 bytes
 MXA_STATIC_ASSERT(BACKWARD_TILE_KEYS + KEYS_BYTES <= BACKWARD_TILE_BYTES, "a tile's records");
 MXA_STATIC_ASSERT(WARPGROUPS == 2 || WARPGROUPS == STAGES, "a turn is a stage, or a step's parity");
 
+/* Whether a step's stage is waited for while the products of the step before run, which hides the
+ * wait. In 160 registers that spills. */
+#define EARLY (WARPGROUPS == 2)
+
+/* Whether P and dS of a step of which all pairs are seen are made together. */
+#define BACKWARD_AT_ONCE (BACKWARD_WARPGROUPS == 2 && !BACKWARD_SOFTCAP)
+
 #if BACKWARD_WARPGROUPS == 3
 #define CONSUMER_REGISTERS 160
 #define PRODUCER_REGISTERS 32
@@ -131,11 +140,12 @@ MXA_DEVICE BACKWARD(turn) BACKWARD(turn_of)(const BACKWARD(place) * place)
     return turn;
 }
 
-MXA_DEVICE BACKWARD(turn) BACKWARD(turn_before)(const BACKWARD(place) * place)
+/* The turn before, where this one is number `number`. */
+MXA_DEVICE BACKWARD(turn) BACKWARD(turn_before)(const BACKWARD(place) * place, int number)
 {
     BACKWARD(turn) turn = BACKWARD(turn_of)(place);
-    turn.round ^= turn.number == 0;
-    turn.number = turn.number == 0 ? WARPGROUPS - 1 : turn.number - 1;
+    turn.round ^= number == 0;
+    turn.number = number == 0 ? WARPGROUPS - 1 : number - 1;
     return turn;
 }
 
@@ -143,13 +153,54 @@ MXA_DEVICE BACKWARD(turn) BACKWARD(turn_before)(const BACKWARD(place) * place)
 
 /* What one consumer thread keeps over a tile's steps. */
 typedef struct BACKWARD(own) {
-    mxa_shared keys;         /* this warpgroup's rows of K; V's are KV_BYTES further */
+    /* Descriptors: this warpgroup's rows of K, V's KV_BYTES further; Q's rows and dO^T of stage 0,
+     * dO's rows and Q^T Q_BYTES further; K^T; the first dS. */
+    uint64_t keys, rows, turned, keys_turned, dscores;
     mxa_shared tile;         /* the tile's words */
+    uint32_t terms;          /* where in a record the thread's terms of rows are */
+    mxa_shared store;        /* where the thread stores of the first dS */
     int warp;                /* of the CTA's consumer warps */
     float scores, dp, delta; /* of the warp's key group: mxa_backward_key_record; delta 0: the
                               * sequence ends before it */
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
+
+#define BACKWARD_TERMS_OF(lane) (MXA_BACKWARD_RECORD_ROW * (uint32_t)((lane)&3))
+#define BACKWARD_STORE_OF(warp, lane)                                                              \
+    (DS_AT(0) + (uint32_t)((warp) >> 2) * (TILE_Q * KEYS) + (uint32_t)(lane)*KEYS +                \
+     (uint32_t)((((warp) ^ (lane) >> 1) & 3) << 4))
+#if BACKWARD_WARPGROUPS == 3 /* no registers for them */
+#define BACKWARD_TERMS(own) BACKWARD_TERMS_OF(BACKWARD_LANE)
+#define BACKWARD_STORE(own) BACKWARD_STORE_OF((own)->warp, BACKWARD_LANE)
+#else
+#define BACKWARD_TERMS(own) (own)->terms
+#define BACKWARD_STORE(own) (own)->store
+#endif
+
+/* A descriptor to be kept over a loop. WHY nothing of its bits is known to the compiler: it then
+ * steps from it by one 64-bit addition, where it would make both halves of each anew. */
+MXA_DEVICE uint64_t BACKWARD(descriptor)(mxa_shared at, uint32_t row_bytes)
+{
+    const uint64_t descriptor = wgmma_descriptor(at, row_bytes);
+    return descriptor >> 32 << 32 | (uint32_t)warp_uniform((int)(uint32_t)descriptor);
+}
+
+/* What of it is the same for all tiles. */
+MXA_DEVICE void BACKWARD(own_init)(mxa_shared shared, int warp, BACKWARD(own) * own)
+{
+    const mxa_shared keys = shared + AT_K + (uint32_t)(warp >> 2) * (64 * BACKWARD_D);
+    const int lane = BACKWARD_LANE;
+    own->warp = warp;
+    own->keys = BACKWARD(descriptor)(keys, BACKWARD_D);
+    own->rows = BACKWARD(descriptor)(shared + AT_STAGES, BACKWARD_D);
+    own->turned = BACKWARD(descriptor)(shared + AT_STAGES + 2 * Q_BYTES, TILE_Q);
+    own->keys_turned = BACKWARD(descriptor)(shared + AT_KT, KEYS);
+    own->dscores = BACKWARD(descriptor)(DS_AT(0), KEYS);
+    own->terms = BACKWARD_TERMS_OF(lane);
+    own->store = BACKWARD_STORE_OF(warp, lane);
+    hold_u32(&own->terms); /* WHY: else they are made anew at each step */
+    hold_u32(&own->store);
+}
 
 /* Of dK, dV and dQ: dimensions of a warpgroup, the first of them, and where a warp stages them. */
 #define BACKWARD_WIDTH          BACKWARD_D
@@ -162,12 +213,9 @@ typedef struct BACKWARD(own) {
     ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h))
 
 /* scores and dprobs: S^T and dP^T of one step, issued and committed apart, not waited for. */
-MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, mxa_shared keys, mxa_shared stage)
+MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, uint64_t k, uint64_t q)
 {
-    const uint64_t k = wgmma_descriptor(keys, BACKWARD_D);
-    const uint64_t v = wgmma_descriptor(keys + KV_BYTES, BACKWARD_D);
-    const uint64_t q = wgmma_descriptor(stage, BACKWARD_D);
-    const uint64_t dout = wgmma_descriptor(stage + Q_BYTES, BACKWARD_D);
+    const uint64_t v = k + (KV_BYTES >> 4), dout = q + (Q_BYTES >> 4);
     wgmma_fence();
     wgmma_ss_m64n64_f32_first(s, k, q);
     MXA_UNROLL
@@ -191,25 +239,19 @@ MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, mxa_shared keys, mxa_sha
 MXA_DEVICE void BACKWARD(store_dscores)(mxa_shared shared, const BACKWARD(own) * own,
                                         BACKWARD(turn) turn, const uint32_t *units)
 {
-    const mxa_shared at = DS_AT(turn.number) + (uint32_t)(own->warp >> 2) * (TILE_Q * KEYS) +
-                          (uint32_t)BACKWARD_LANE * KEYS +
-                          (uint32_t)(((own->warp ^ BACKWARD_LANE >> 1) & 3) << 4);
+    const mxa_shared at = BACKWARD_STORE(own) + (uint32_t)turn.number * DS_BYTES;
     mbarrier_wait(DS_EMPTY(turn.number), turn.round ^ 1);
     dev_store_matrix_x4_transposed(at, units);
     dev_store_matrix_x4_transposed(at + 32 * KEYS, units + 4);
-    fence_async_shared();
-    warp_sync();
-    if (BACKWARD_LANE == 0) {
-        mbarrier_arrive(DS_FULL(turn.number));
-    }
+    BACKWARD(tell)(DS_FULL(turn.number));
 }
 
 /* grads: dV and dK, issued and committed. */
 MXA_DEVICE void BACKWARD(multiply_keys)(float *dk, float *dv, const uint32_t *p, const uint32_t *ds,
-                                        mxa_shared stage)
+                                        uint64_t dout)
 {
-    const uint64_t dout = wgmma_descriptor(stage + 2 * Q_BYTES, TILE_Q);
-    const uint64_t q = wgmma_descriptor(stage + 3 * Q_BYTES, TILE_Q);
+    const uint64_t q = dout + (Q_BYTES >> 4);
+    wgmma_fence();
     BACKWARD_MMA_KEYS(dv, p, dout);
     BACKWARD_MMA_KEYS(dv, p + 4, dout + MXA_DESCRIPTOR_K32);
     BACKWARD_MMA_KEYS(dk, ds, q);
@@ -218,11 +260,14 @@ MXA_DEVICE void BACKWARD(multiply_keys)(float *dk, float *dv, const uint32_t *p,
 }
 
 /* dQ of the step of `turn`, issued and committed; waits for all of its dS. */
-MXA_DEVICE void BACKWARD(multiply_queries)(float *dq, mxa_shared shared, BACKWARD(turn) turn)
+MXA_DEVICE void BACKWARD(multiply_queries)(const BACKWARD(own) * own, float *dq, mxa_shared shared,
+                                           BACKWARD(turn) turn)
 {
     mbarrier_wait(DS_FULL(turn.number), turn.round);
-    const uint64_t ds = wgmma_descriptor(DS_AT(turn.number), KEYS);
-    const uint64_t k = wgmma_descriptor(shared + AT_KT, KEYS);
+    fence_async_shared(); /* WHY here and not by who stored: half as often, and nothing is under way
+                           */
+    const uint64_t ds = own->dscores + (uint64_t)((uint32_t)turn.number * (DS_BYTES >> 4));
+    const uint64_t k = own->keys_turned;
     wgmma_fence();
     BACKWARD_MMA_Q_FIRST(dq, ds, k);
     MXA_UNROLL
@@ -266,11 +311,7 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
             dev_store_shared_u32x4(mine + 512 * (uint32_t)i, v);
         }
     }
-    fence_async_shared();
-    warp_sync();
-    if (lane == 0) {
-        mbarrier_arrive(DQ_FULL(warpgroup));
-    }
+    BACKWARD(tell)(DQ_FULL(warpgroup));
 }
 
 /* All steps of one tile: dK and dV of this warpgroup's 64 keys in accumulators. far: a constant;
@@ -281,60 +322,70 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
 {
     const int warpgroup = own->warp >> 2, half = own->warp >> 1 & 1;
     float factor = 0.0f;
+    if (EARLY && steps > 0) {
+        mbarrier_wait(FULL(place->stage), place->parity);
+    }
     MXA_NO_UNROLL
     for (int j = 0; j < steps; j++) {
         const BACKWARD(turn) turn = BACKWARD(turn_of)(place);
-        const mxa_shared stage = STAGE_AT(place->stage), record = RECORD_AT(place->stage);
-        const mxa_shared words = STEP_AT(place->step);
+        const mxa_shared record = RECORD_AT(place->stage), words = STEP_AT(place->step);
+        const uint64_t stage = (uint64_t)((uint32_t)place->stage * (STAGE_BYTES >> 4));
         float s[32], dp[32];
         uint32_t p[8], ds[8], units[8];
-        mbarrier_wait(FULL(place->stage), place->parity);
-        BACKWARD(multiply)(s, dp, own->keys, stage);
+        if (!EARLY) {
+            mbarrier_wait(FULL(place->stage), place->parity);
+        }
+        BACKWARD(multiply)(s, dp, own->keys, own->rows + stage);
+        const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
+#if BACKWARD_AT_ONCE
+        BACKWARD(terms) terms;
+        BACKWARD(read_terms)(own, record, &terms);
         wgmma_wait(1);
         wgmma_hold_f32(s, 32);
-        BACKWARD(probs)(params, own, far, record, words, s, p);
-        wgmma_wait(0);
-        wgmma_hold_f32(dp, 32);
-        BACKWARD(dscores)(own, record, s, dp, units, ds);
-        if (j == steps - 1) {
-            BACKWARD(tell)(KV_EMPTY);
+        if (!(flags & (BACKWARD_MASKED | BACKWARD_MEAN | BACKWARD_FAR))) {
+            BACKWARD(both)(own, record, &terms, s, dp, p, units, ds);
+        } else
+#endif
+        {
+            BACKWARD(probs)(params, own, far, flags, record, words, s, p);
+            BACKWARD(dscores)(own, record, s, dp, units, ds);
         }
         if (turn.number == warpgroup && j > 0) {
-            const BACKWARD(turn) before = BACKWARD(turn_before)(place);
+            const BACKWARD(turn) before = BACKWARD(turn_before)(place, warpgroup);
             float dq[ACCUMULATORS];
-            BACKWARD(multiply_queries)(dq, shared, before);
-            BACKWARD(multiply_keys)(dk, dv, p, ds, stage);
+            BACKWARD(multiply_queries)(own, dq, shared, before);
+            BACKWARD(multiply_keys)(dk, dv, p, ds, own->turned + stage);
             BACKWARD(store_dscores)(shared, own, turn, units);
             wgmma_wait(1);
             wgmma_hold_f32(dq, ACCUMULATORS);
             BACKWARD(stage_queries)(params, shared, own, before, factor, dq);
-            wgmma_wait(0);
         } else {
-            wgmma_fence();
-            BACKWARD(multiply_keys)(dk, dv, p, ds, stage);
+            BACKWARD(multiply_keys)(dk, dv, p, ds, own->turned + stage);
             BACKWARD(store_dscores)(shared, own, turn, units);
             factor = dev_load_shared_f32(record + MXA_BACKWARD_RECORD_DQ + 4 * (uint32_t)half);
             if (j == 0) {
                 mbarrier_wait(KT_FULL, (uint32_t)count & 1); /* before this warpgroup's first dQ */
             }
-            wgmma_wait(0);
         }
-        wgmma_hold_f32(dk, ACCUMULATORS);
-        wgmma_hold_f32(dv, ACCUMULATORS);
-        const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
         if ((flags & (BACKWARD_MEAN | BACKWARD_LAST)) == (BACKWARD_MEAN | BACKWARD_LAST)) {
             BACKWARD(keep_columns)(params, own, flags);
         }
-        warp_sync();
-        if (BACKWARD_LANE == 0) {
-            mbarrier_arrive(EMPTY(place->stage));
-        }
+        const mxa_shared empty = EMPTY(place->stage);
         BACKWARD(advance)(place);
+        if (j == steps - 1) {
+            BACKWARD(tell)(KV_EMPTY);
+        } else if (EARLY) {
+            mbarrier_wait(FULL(place->stage), place->parity);
+        }
+        wgmma_wait(0);
+        wgmma_hold_f32(dk, ACCUMULATORS);
+        wgmma_hold_f32(dv, ACCUMULATORS);
+        BACKWARD(tell)(empty);
     }
     if (BACKWARD(turn_of)(place).number == warpgroup && steps > 0) {
-        const BACKWARD(turn) before = BACKWARD(turn_before)(place);
+        const BACKWARD(turn) before = BACKWARD(turn_before)(place, warpgroup);
         float dq[ACCUMULATORS];
-        BACKWARD(multiply_queries)(dq, shared, before);
+        BACKWARD(multiply_queries)(own, dq, shared, before);
         wgmma_wait(0);
         wgmma_hold_f32(dq, ACCUMULATORS);
         BACKWARD(stage_queries)(params, shared, own, before, factor, dq);
@@ -437,8 +488,7 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
         setmaxnreg_increase(CONSUMER_REGISTERS);
         BACKWARD(place) place = {0, 0, 0};
         BACKWARD(own) own;
-        own.warp = warp;
-        own.keys = shared + AT_K + (uint32_t)(warp >> 2) * (64 * BACKWARD_D);
+        BACKWARD(own_init)(shared, warp, &own);
         for (int count = 0;; count++) {
             mbarrier_wait(KV_FULL, (uint32_t)count & 1);
             own.tile = TILE_AT(count);

@@ -111,7 +111,8 @@ MXA_DEVICE void BACKWARD(wait_cleared)(const mxa_backward_params *params, mxa_sh
     fence_async_global();
 }
 
-/* The staged dQ of one step is added to global memory. */
+/* The staged dQ of one step is added to global memory. WHY the next may be staged before this one
+ * is told of: that waits until memory has it. */
 MXA_DEVICE void BACKWARD(add_step)(const mxa_backward_params *params, mxa_shared shared,
                                    int warpgroup, mxa_shared words)
 {
@@ -127,10 +128,11 @@ MXA_DEVICE void BACKWARD(add_step)(const mxa_backward_params *params, mxa_shared
                      2 * STAGING_BYTES);
     }
     bulk_commit();
+    bulk_wait_read(0);
+    mbarrier_arrive(DQ_EMPTY(warpgroup));
     if (params->order) {
         BACKWARD(release)(params, block);
     }
-    bulk_wait_read(0);
 }
 
 /* write: adds the dQ tiles that warpgroup `warpgroup` stages, once a round of steps, to
@@ -160,8 +162,8 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
             MXA_NO_UNROLL
             for (; step < end; step += WARPGROUPS, round ^= 1) {
                 mbarrier_wait(DQ_FULL(warpgroup), round);
+                fence_async_shared(); /* WHY here: consumers need not wait for it */
                 BACKWARD(add_step)(params, shared, warpgroup, STEP_AT(step));
-                mbarrier_arrive(DQ_EMPTY(warpgroup));
             }
             if (params->done) {
                 bulk_wait(0);

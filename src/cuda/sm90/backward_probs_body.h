@@ -97,15 +97,20 @@ MXA_DEVICE void BACKWARD(probs_far)(const mxa_backward_params *params, mxa_share
 }
 #endif
 
-/* probs: S to P in place, and packed as the A operand of dV. With a softcap the packed P is
- * followed by P times the softcap's slope. far: as for steps. */
+/* probs: S, waited for, to P in place, and packed as the A operand of dV. With a softcap the packed
+ * P is followed by P times the softcap's slope. far: as for steps. WHY the first terms before the
+ * wait, and no more of them: it hides their latency, and registers are free for no more. */
 MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own) * own, int far,
-                                mxa_shared record, mxa_shared words, float *s, uint32_t *p)
+                                uint32_t flags, mxa_shared record, mxa_shared words, float *s,
+                                uint32_t *p)
 {
-    const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
-    const mxa_shared terms = record + MXA_BACKWARD_RECORD_ROW * (uint32_t)(BACKWARD_LANE & 3);
+    const mxa_shared terms = record + BACKWARD_TERMS(own);
     const mxa_u32x2 q = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_Q);
     const float scale[2] = {mul_rn(f32_bits(q.x), own->scores), mul_rn(f32_bits(q.y), own->scores)};
+    float m[8];
+    BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_M, 0, m);
+    wgmma_wait(1);
+    wgmma_hold_f32(s, 32);
 #if BACKWARD_SOFTCAP
     float slope[32];
 #else
@@ -116,8 +121,9 @@ MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own)
     {
         MXA_UNROLL
         for (int i = 0; i < 4; i++) {
-            float m[8];
-            BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_M, i, m);
+            if (i > 0) {
+                BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_M, i, m);
+            }
             MXA_UNROLL
             for (int e = 0; e < 8; e++) {
 #if BACKWARD_SOFTCAP
@@ -156,13 +162,17 @@ MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own)
 #endif
 }
 
-/* dscores: dS = P * (dP - delta) in E4M3: `units` as stmatrix takes it (keys g and g + 8 of a query
- * side by side), `ds` as the A operand of dK. */
+/* dscores: dP is waited for; dS = P * (dP - delta) in E4M3: `units` as stmatrix takes it (keys g
+ * and g + 8 of a query side by side), `ds` as the A operand of dK. */
 MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, const float *p,
                                   float *dp, uint32_t *units, uint32_t *ds)
 {
-    const mxa_shared terms = record + MXA_BACKWARD_RECORD_ROW * (uint32_t)(BACKWARD_LANE & 3);
+    const mxa_shared terms = record + BACKWARD_TERMS(own);
     const mxa_u32x2 q = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_DP);
+    float d[8];
+    BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_D, 0, d);
+    wgmma_wait(0);
+    wgmma_hold_f32(dp, 32);
 #if BACKWARD_WARPGROUPS == 3
     if (own->delta == 0.0f) { /* V's rows are of the next sequence, finite or not; P is 0 */
         MXA_UNROLL
@@ -176,8 +186,9 @@ MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, 
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         float *x = dp + 8 * i;
-        float d[8];
-        BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_D, i, d);
+        if (i > 0) {
+            BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_D, i, d);
+        }
         d[0] = d[2] = mul_rn(d[0], own->delta);
         d[1] = d[3] = mul_rn(d[1], own->delta);
         d[4] = d[6] = mul_rn(d[4], own->delta);
@@ -192,6 +203,82 @@ MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, 
         ds[2 * i + 1] = permute_bytes(units[2 * i], units[2 * i + 1], 0x7531);
     }
 }
+
+#if BACKWARD_AT_ONCE
+/* Terms of a step that are read before S is there. WHY: while products read shared memory, a load
+ * takes a hundred clocks and more. */
+typedef struct BACKWARD(terms) {
+    mxa_u32x2 q;    /* MXA_BACKWARD_RECORD_Q */
+    mxa_u32x4 m[4]; /* MXA_BACKWARD_RECORD_M */
+} BACKWARD(terms);
+
+MXA_DEVICE void BACKWARD(read_terms)(const BACKWARD(own) * own, mxa_shared record,
+                                     BACKWARD(terms) * terms)
+{
+    terms->q = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_Q);
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        terms->m[i] = dev_load_shared_u32x4(record + BACKWARD_TERMS(own) + MXA_BACKWARD_RECORD_M +
+                                            16 * (uint32_t)i);
+    }
+}
+
+/* probs and dscores where all pairs are seen and no sums are owed; S is there. WHY at once: exp2
+ * has an eighth of the instruction slots, and dS's arithmetic, with no branch between the two, runs
+ * in the others. */
+MXA_DEVICE void BACKWARD(both)(const BACKWARD(own) * own, mxa_shared record,
+                               const BACKWARD(terms) * terms, float *s, float *dp, uint32_t *p,
+                               uint32_t *units, uint32_t *ds)
+{
+    const mxa_u32x2 g = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_DP);
+    const float scale[2] = {mul_rn(f32_bits(terms->q.x), own->scores),
+                            mul_rn(f32_bits(terms->q.y), own->scores)};
+    const float factor[2] = {mul_rn(f32_bits(g.x), own->dp), mul_rn(f32_bits(g.y), own->dp)};
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const uint32_t m[4] = {terms->m[i].x, terms->m[i].y, terms->m[i].z, terms->m[i].w};
+        MXA_UNROLL
+        for (int e = 0; e < 8; e++) {
+            s[8 * i + e] =
+                fma_rn(s[8 * i + e], scale[i >> 1], -f32_bits(m[(e >> 1 & 2) + (e & 1)]));
+        }
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 16; i++) {
+        s[i] = exp2_approx(s[i]);
+    }
+    wgmma_wait(0);
+    wgmma_hold_f32(dp, 32);
+    MXA_UNROLL
+    for (int i = 16; i < 32; i++) {
+        s[i] = exp2_approx(s[i]);
+    }
+    MXA_UNROLL
+    for (int v = 0; v < 4; v++) {
+        const float *x = s + 8 * v;
+        p[2 * v] = e4m3x4_from_f32(x[0], x[1], x[4], x[5]);
+        p[2 * v + 1] = e4m3x4_from_f32(x[2], x[3], x[6], x[7]);
+    }
+    MXA_UNROLL
+    for (int i = 0; i < 4; i++) {
+        const mxa_u32x4 d = dev_load_shared_u32x4(record + BACKWARD_TERMS(own) +
+                                                  MXA_BACKWARD_RECORD_D + 16 * (uint32_t)i);
+        const float delta[4] = {
+            mul_rn(f32_bits(d.x), own->delta), mul_rn(f32_bits(d.y), own->delta),
+            mul_rn(f32_bits(d.z), own->delta), mul_rn(f32_bits(d.w), own->delta)};
+        float *x = dp + 8 * i;
+        MXA_UNROLL
+        for (int e = 0; e < 8; e++) {
+            x[e] =
+                mul_rn(s[8 * i + e], fma_rn(x[e], factor[i >> 1], -delta[(e >> 1 & 2) + (e & 1)]));
+        }
+        units[2 * i] = e4m3x4_from_f32(x[0], x[2], x[1], x[3]);
+        units[2 * i + 1] = e4m3x4_from_f32(x[4], x[6], x[5], x[7]);
+        ds[2 * i] = permute_bytes(units[2 * i], units[2 * i + 1], 0x6420);
+        ds[2 * i + 1] = permute_bytes(units[2 * i], units[2 * i + 1], 0x7531);
+    }
+}
+#endif
 
 /* The sums of P of this head's queries go to memory: every lane of four has them, each stores and
  * later reads its own. */

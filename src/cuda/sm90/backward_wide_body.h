@@ -107,6 +107,8 @@ typedef struct BACKWARD(own) {
     ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h) +                             \
      (uint64_t)((own)->part * (params)->heads))
 
+/* Where in a record the thread's terms of rows are. */
+#define BACKWARD_TERMS(own) (MXA_BACKWARD_RECORD_ROW * (uint32_t)(BACKWARD_LANE & 3))
 #include "cuda/sm90/backward_probs_body.h"
 
 /* 64 x 64 of two operands that lie in two boxes each, issued and committed. */
@@ -140,6 +142,7 @@ MXA_DEVICE void BACKWARD(multiply_keys)(float *dk, float *dv, const uint32_t *p,
 MXA_DEVICE void BACKWARD(multiply_queries)(float *dq, mxa_shared shared, int part, int step)
 {
     mbarrier_wait(DS_FULL(step), (uint32_t)step >> 1 & 1);
+    fence_async_shared(); /* WHY here: who stored would wait for its stores first */
     const uint64_t ds = wgmma_descriptor(DS_AT(step), TILE_K);
     const uint64_t k = wgmma_descriptor(shared + AT_KT + (uint32_t)part * BOX_BYTES, TILE_K);
     wgmma_fence();
@@ -162,7 +165,6 @@ MXA_DEVICE void BACKWARD(store_dscores)(mxa_shared shared, const BACKWARD(own) *
     }
     mbarrier_wait(DS_EMPTY(step), ((uint32_t)step >> 1 & 1) ^ 1);
     dev_store_matrix_x4_transposed(at, mine);
-    fence_async_shared();
     BACKWARD(tell)(DS_FULL(step));
 }
 
@@ -207,14 +209,12 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
     mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, step, 0) ^ 1);
     if (params->dq_f32) {
         BACKWARD(stage_f32)(at, factor, dq);
-        fence_async_shared();
         BACKWARD(tell)(DQ_FULL(own->part));
         mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, step, 1) ^ 1);
         BACKWARD(stage_f32)(at, factor, dq + ACCUMULATORS / 2);
     } else {
         BACKWARD(stage_f16)(at, factor, dq);
     }
-    fence_async_shared();
     BACKWARD(tell)(DQ_FULL(own->part));
 }
 
@@ -236,11 +236,8 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         wgmma_fence();
         BACKWARD(multiply)(s, shared + AT_K, stage);
         BACKWARD(multiply)(dp, shared + AT_V, stage + Q_BYTES);
-        wgmma_wait(1);
-        wgmma_hold_f32(s, 32);
-        BACKWARD(probs)(params, own, 1, record, words, s, p);
-        wgmma_wait(0);
-        wgmma_hold_f32(dp, 32);
+        const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
+        BACKWARD(probs)(params, own, 1, flags, record, words, s, p);
         BACKWARD(dscores)(own, record, s, dp, units, ds);
         if (j == steps - 1) {
             BACKWARD(tell)(KV_EMPTY);
@@ -263,7 +260,6 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         wgmma_wait(0);
         wgmma_hold_f32(dk, ACCUMULATORS);
         wgmma_hold_f32(dv, ACCUMULATORS);
-        const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
         if ((flags & (BACKWARD_MEAN | BACKWARD_LAST)) == (BACKWARD_MEAN | BACKWARD_LAST)) {
             BACKWARD(keep_columns)(params, own, flags);
         }

@@ -67,6 +67,7 @@ MXA_DEVICE void BACKWARD(add_f32)(const mxa_backward_params *params, mxa_shared 
         if (piece > 0) {
             mbarrier_arrive(DQ_EMPTY(part));
             mbarrier_wait(DQ_FULL(part), piece);
+            fence_async_shared();
         }
         MXA_NO_UNROLL
         for (uint32_t warp = 0; warp < 4; warp++) {
@@ -94,6 +95,7 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
         MXA_NO_UNROLL
         for (; step < end; step++) {
             mbarrier_wait(DQ_FULL(part), BACKWARD(dq_parity)(params, step, 0));
+            fence_async_shared(); /* WHY here: consumers need not wait for it */
             const uint64_t block = BACKWARD(half_block)(STEP_AT(step), part);
             if (params->order) {
                 BACKWARD(acquire)(params, STEP_AT(step), block);
@@ -106,10 +108,10 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
                 bulk_commit();
                 bulk_wait_read(0);
             }
-            if (params->order) {
-                BACKWARD(release)(params, block);
-            }
             mbarrier_arrive(DQ_EMPTY(part));
+            if (params->order) {
+                BACKWARD(release)(params, block); /* WHY last: it waits until memory has it */
+            }
         }
     }
     bulk_wait(0);
