@@ -329,29 +329,6 @@ static mxattn_status launch(const run *r, mxa_kernel d64, unsigned grid_x, unsig
                                  grid_x, grid_y, threads, r->call->stream, &r->params);
 }
 
-/* What the main kernel reads. */
-static mxattn_status prepare(const run *r)
-{
-    const mxattn_attention_problem *p = &r->plan->problem;
-    const unsigned x = r->q_tiles > r->k_tiles ? r->q_tiles : r->k_tiles;
-    const unsigned heads = (unsigned)(p->heads + p->kv_heads);
-    const unsigned threads = COPY_THREADS * (unsigned)mxa_backward_width(p);
-    const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
-    const mxa_kernel rows = mxa_backward_of_width(
-        p, bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64, 1);
-    /* The caller's kernels may be before it, which know nothing of an early start. */
-    mxattn_status status =
-        mxa_cuda_launch(r->device, rows, x, heads, threads, r->call->stream, &r->params);
-    if (!status) {
-        status = launch(r, MXA_KERNEL_BACKWARD_FACTORS_D64, (unsigned)r->forward.batch.batch,
-                        (unsigned)p->kv_heads, 256);
-    }
-    if (!status) {
-        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, x, heads, threads);
-    }
-    return status;
-}
-
 static mxattn_status schedule(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
@@ -368,8 +345,74 @@ static mxattn_status schedule(const run *r)
     params.tiles = r->base + (uint64_t)r->l.tiles;
     params.tile_count = r->base + (uint64_t)r->l.tile_count;
     params.ranks = r->base + (uint64_t)r->l.ranks;
-    return mxa_cuda_launch(r->device, MXA_KERNEL_SCHEDULE_KEYS, 1, 1, 1024, r->call->stream,
-                           &params);
+    return mxa_cuda_launch_early(r->device, MXA_KERNEL_SCHEDULE_KEYS, 1, 1, 1024, r->call->stream,
+                                 &params);
+}
+
+/* Rows of a gradient that belong to no sequence. */
+static mxattn_status clear_rows(const run *r, const mxattn_tensor *t, int64_t tokens, int is_k_side)
+{
+    const mxa_attention_call *call = r->call;
+    mxa_clear_params params;
+    memset(&params, 0, sizeof params);
+    params.batch = r->forward.batch;
+    params.o = mxa_address(t->data);
+    params.o_type = (int32_t)t->tags.dtype;
+    params.o_batch = t->stride[0];
+    params.o_token = t->stride[1];
+    params.o_head = t->stride[2];
+    params.heads = (int32_t)t->shape[2];
+    params.head_dim = (int32_t)t->shape[3];
+    params.is_k_side = is_k_side;
+    params.seqlen = r->plan->problem.format == MXATTN_JAGGED
+                        ? 0
+                        : (int32_t)(is_k_side ? call->batch_k.seqlen : call->batch_q.seqlen);
+    params.tokens = (int32_t)tokens;
+    return mxa_cuda_launch_early(r->device, MXA_KERNEL_CLEAR_ROWS,
+                                 ((unsigned)tokens + MXA_CLEAR_TOKENS - 1) / MXA_CLEAR_TOKENS, 1,
+                                 128, call->stream, &params);
+}
+
+/* Rows of the gradients that belong to no sequence; those of MXFP8 the quantizer writes. */
+static mxattn_status clear(const run *r)
+{
+    const mxa_attention_call *call = r->call;
+    const mxattn_tensor *tensors[] = {&call->dq, &call->dk, &call->dv};
+    mxattn_status status = MXATTN_OK;
+    for (int i = 0; i < 3 && !status; i++) {
+        if (mxa_dtype_is_wide(tensors[i]->tags.dtype)) {
+            status = clear_rows(r, tensors[i], i ? call->total_k : call->total_q, i != 0);
+        }
+    }
+    return status;
+}
+
+/* What the main kernel reads. WHY what a jagged batch needs besides comes second: it reads nothing
+ * that the first pass makes, and runs beside the end of it. */
+static mxattn_status prepare(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const unsigned x = r->q_tiles > r->k_tiles ? r->q_tiles : r->k_tiles;
+    const unsigned heads = (unsigned)(p->heads + p->kv_heads);
+    const unsigned threads = COPY_THREADS * (unsigned)mxa_backward_width(p);
+    const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
+    const mxa_kernel rows = mxa_backward_of_width(
+        p, bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64, 1);
+    /* The caller's kernels may be before it, which know nothing of an early start. */
+    mxattn_status status =
+        mxa_cuda_launch(r->device, rows, x, heads, threads, r->call->stream, &r->params);
+    if (!status && r->forward.batch.sequences) {
+        status = schedule(r);
+        status = status ? status : clear(r);
+    }
+    if (!status) {
+        status = launch(r, MXA_KERNEL_BACKWARD_FACTORS_D64, (unsigned)r->forward.batch.batch,
+                        (unsigned)p->kv_heads, 256);
+    }
+    if (!status) {
+        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, x, heads, threads);
+    }
+    return status;
 }
 
 /* Rows of `dims` bytes, `stride` apart, in boxes of the kernel's width, at most 128. */
@@ -493,44 +536,6 @@ static mxattn_status finish(const run *r)
     return status;
 }
 
-/* Rows of a gradient that belong to no sequence. */
-static mxattn_status clear_rows(const run *r, const mxattn_tensor *t, int64_t tokens, int is_k_side)
-{
-    const mxa_attention_call *call = r->call;
-    mxa_clear_params params;
-    memset(&params, 0, sizeof params);
-    params.batch = r->forward.batch;
-    params.o = mxa_address(t->data);
-    params.o_type = (int32_t)t->tags.dtype;
-    params.o_batch = t->stride[0];
-    params.o_token = t->stride[1];
-    params.o_head = t->stride[2];
-    params.heads = (int32_t)t->shape[2];
-    params.head_dim = (int32_t)t->shape[3];
-    params.is_k_side = is_k_side;
-    params.seqlen = r->plan->problem.format == MXATTN_JAGGED
-                        ? 0
-                        : (int32_t)(is_k_side ? call->batch_k.seqlen : call->batch_q.seqlen);
-    params.tokens = (int32_t)tokens;
-    return mxa_cuda_launch(r->device, MXA_KERNEL_CLEAR_ROWS,
-                           ((unsigned)tokens + MXA_CLEAR_TOKENS - 1) / MXA_CLEAR_TOKENS, 1, 128,
-                           call->stream, &params);
-}
-
-/* Rows of the gradients that belong to no sequence; those of MXFP8 the quantizer writes. */
-static mxattn_status clear(const run *r)
-{
-    const mxa_attention_call *call = r->call;
-    const mxattn_tensor *tensors[] = {&call->dq, &call->dk, &call->dv};
-    mxattn_status status = MXATTN_OK;
-    for (int i = 0; i < 3 && !status; i++) {
-        if (mxa_dtype_is_wide(tensors[i]->tags.dtype)) {
-            status = clear_rows(r, tensors[i], i ? call->total_k : call->total_q, i != 0);
-        }
-    }
-    return status;
-}
-
 /* Gradients as MXFP8, from what kernels wrote. */
 static mxattn_status quantize(const run *r)
 {
@@ -563,14 +568,8 @@ static mxattn_status queue(const run *r)
     if (!status && r->partners.base != r->forward.base) {
         status = mxa_copies_make_again(&r->partners);
     }
-    if (!status && r->forward.batch.sequences) {
-        status = schedule(r);
-    }
     if (!status) {
         status = prepare(r);
-    }
-    if (!status && r->forward.batch.sequences) {
-        status = clear(r);
     }
     if (!status) {
         status = attend(r);

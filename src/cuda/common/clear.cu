@@ -56,19 +56,30 @@ MXA_DEVICE void clear_token(const mxa_clear_params *params, int token)
     }
 }
 
-MXA_KERNEL_SMALL(mxa_clear_rows, 128, mxa_clear_params, parameters)
+/* The tokens of one warp's lanes; the CTA's threads clear each of them together. */
+MXA_DEVICE void clear_tokens(const mxa_clear_params *params)
 {
-    const mxa_clear_params *params = &parameters;
     const int first = MXA_CLEAR_TOKENS * dev_block_x(), token = first + (dev_thread() & 31);
-    const uint32_t status = dev_load_global_u32(params->batch.status);
-    if (params->caller_status && dev_block_x() == 0 && dev_thread() == 0) {
-        dev_store_global_u32(params->caller_status, status);
-    }
-    uint32_t bits = status ? 0 : warp_ballot(token < params->tokens && !clear_used(params, token));
+    uint32_t bits = warp_ballot(token < params->tokens && !clear_used(params, token));
     for (int i = 0; bits; i++, bits >>= 1) {
         if (bits & 1) {
             clear_token(params, first + i);
         }
+    }
+}
+
+/* Launched early or not: the kernel before makes nothing that this one reads, and is waited for at
+ * the end, for the sake of those that come after. */
+MXA_KERNEL_SMALL(mxa_clear_rows, 128, mxa_clear_params, parameters)
+{
+    const mxa_clear_params *params = &parameters;
+    grid_dependency_launch();
+    const uint32_t status = dev_load_global_u32(params->batch.status);
+    if (params->caller_status && dev_block_x() == 0 && dev_thread() == 0) {
+        dev_store_global_u32(params->caller_status, status);
+    }
+    if (!status) {
+        clear_tokens(params);
     }
     grid_dependency_wait();
 }

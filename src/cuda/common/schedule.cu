@@ -8,6 +8,7 @@
  */
 #include "cuda/common/prepare_params.h"
 #include "cuda/common/sequences.h"
+#include "cuda/dev/cluster.h"
 
 enum {
     THREADS = 1024,
@@ -240,10 +241,8 @@ MXA_DEVICE int key_tile_place(const mxa_schedule_params *params, int rank, int w
  * keys of a tile. Without a diagonal all tiles of a (sequence, head) pair in a row: neighbours
  * share queries and dQ in L2. Else MXA_KEYS_TOGETHER pairs' first tiles, which most queries see,
  * then their second ones..: that is also the order that additions in order want. */
-MXA_KERNEL_SMALL(mxa_schedule_keys, 1024, mxa_schedule_params, parameters)
+MXA_DEVICE void schedule_keys(const mxa_schedule_params *params, mxa_shared shared)
 {
-    const mxa_schedule_params *params = &parameters;
-    const mxa_shared shared = dev_shared();
     const int heads = params->heads, lane = dev_thread() & 31;
     const int apart = !params->causal && !params->ordered;
     const int many = apart ? 1 : heads < MXA_KEYS_TOGETHER ? heads : MXA_KEYS_TOGETHER;
@@ -272,4 +271,12 @@ MXA_KERNEL_SMALL(mxa_schedule_keys, 1024, mxa_schedule_params, parameters)
     if (dev_thread() == 0) {
         dev_store_global_u32(params->tile_count, (uint32_t)total);
     }
+}
+
+/* As mxa_clear_rows is launched: the kernel before makes nothing that this one reads. */
+MXA_KERNEL_SMALL(mxa_schedule_keys, 1024, mxa_schedule_params, parameters)
+{
+    grid_dependency_launch();
+    schedule_keys(&parameters, dev_shared());
+    grid_dependency_wait();
 }
