@@ -190,9 +190,9 @@ static mxattn_status prepare_records(const mxa_forward_run *r)
     params.wide = r->base + (uint64_t)r->at.wide;
     params.bound = (float)(1 << MXA_FORWARD_BOUND_LOG2);
     params.scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
-    return mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_RECORDS,
-                           ((unsigned)groups_of(r, 1) + 31) / 32, (unsigned)p->kv_heads, 32,
-                           r->call->stream, &params);
+    return mxa_cuda_launch_early(r->device, MXA_KERNEL_PREPARE_RECORDS,
+                                 ((unsigned)groups_of(r, 1) + 31) / 32, (unsigned)p->kv_heads, 32,
+                                 r->call->stream, &params);
 }
 
 static mxattn_status prepare_params(const mxa_forward_run *r, mxa_prepare_all_params *params)
@@ -295,14 +295,19 @@ static mxattn_status make_of_codes(const mxa_forward_run *r, mxa_kernel kernel,
     if (grid[2] > GRID_ROWS || chunks * p->kv_heads > INT32_MAX) {
         return too_many(rows * p->kv_heads);
     }
-    const mxattn_status status =
-        mxa_cuda_launch_3d(r->device, kernel, grid, CODES_THREADS, r->call->stream, params);
+    const int width = (int)kernel - (int)MXA_KERNEL_PREPARE_E4M3_D64;
+    const int is_square = p->head_dim <= 128 && params->q.from.block == MXA_GPU_SQUARE &&
+                          params->k.from.block == MXA_GPU_SQUARE &&
+                          params->v.from.block == MXA_GPU_SQUARE;
+    const mxattn_status status = mxa_cuda_launch_3d(
+        r->device, is_square ? (mxa_kernel)(MXA_KERNEL_PREPARE_SQUARE_D64 + width) : kernel, grid,
+        CODES_THREADS, r->call->stream, params);
     if (status || !r->v_has_mean) {
         return status;
     }
-    const mxa_kernel again =
-        (mxa_kernel)(MXA_KERNEL_PREPARE_LEANING_D64 + (kernel - MXA_KERNEL_PREPARE_E4M3_D64));
-    return mxa_cuda_launch_early(r->device, again, (unsigned)(chunks * p->kv_heads), 1,
+    const int64_t items = chunks * p->kv_heads, most = 2 * r->device->multiprocessors;
+    return mxa_cuda_launch_early(r->device, (mxa_kernel)(MXA_KERNEL_PREPARE_LEANING_D64 + width),
+                                 (unsigned)(items < most ? items : most), 1,
                                  2 * (unsigned)p->head_dim, r->call->stream, params);
 }
 

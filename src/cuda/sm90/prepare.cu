@@ -15,6 +15,7 @@
 #include "cuda/common/load.h"
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
+#include "cuda/dev/cluster.h"
 #include "cuda/sm90/prepare_fold.h"
 #include "cuda/sm90/prepare_values.h"
 
@@ -408,6 +409,7 @@ MXA_DEVICE void mark_wide(const mxa_record_params *params, int sequence, int hea
 MXA_KERNEL_SMALL(mxa_sm90_prepare_records, 32, mxa_record_params, parameters)
 {
     const mxa_record_params *params = &parameters;
+    grid_dependency_wait();
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }

@@ -91,27 +91,32 @@ PREPARE_ALL(mxa_sm90_prepare_bf16_d64, 64, 8)
 PREPARE_ALL(mxa_sm90_prepare_bf16_d128, 128, 4)
 PREPARE_ALL(mxa_sm90_prepare_bf16_d256, 256, 1)
 
-/* Of prepare_codes.cu: 128 tokens (x: head fastest) of an E4M3 v again, where a column of its
- * (sequence, head) leans. */
+/* After prepare_codes.cu: an E4M3 v again, where a column of its (sequence, head) leans. A CTA
+ * takes every n-th item of 128 tokens, heads fastest. */
 MXA_DEVICE void prepare_leaning(const mxa_prepare_all_params *all, int dims)
 {
     const mxa_shared shared = dev_shared(), at = shared + AT_ITEM;
-    const int heads = all->v.heads, item = dev_block_x() / heads, head = dev_block_x() % heads;
+    const int heads = all->v.heads, items = all->v.groups / 4 * heads;
     grid_dependency_launch();
     grid_dependency_wait();
     if ((all->v.batch.status && dev_load_global_u32(all->v.batch.status)) ||
         !dev_load_global_u32(all->leaning)) {
         return;
     }
-    if (dev_thread_again() == 0) {
-        load_place place;
-        load_find(&all->v.batch, 1, MXA_PREPARE_CHUNK * item, &place);
-        place_store(at + 16, &place);
-    }
-    cta_sync();
-    const values_place place = values_find(&all->v, at + 16, head);
-    if (dev_load_global_u32(all->sums_made + 4 * (uint64_t)place.pair) > place.chunks) {
-        values_item(all, shared, at + 16, MXA_GPU_E4M3, dims, head, item);
+    MXA_NO_UNROLL
+    for (int i = dev_block_x(); i < items; i += dev_grid_x()) {
+        const int item = i / heads, head = i - item * heads;
+        cta_sync();
+        if (dev_thread_again() == 0) {
+            load_place place;
+            load_find(&all->v.batch, 1, MXA_PREPARE_CHUNK * item, &place);
+            place_store(at + 16, &place);
+        }
+        cta_sync();
+        const values_place place = values_find(&all->v, at + 16, head);
+        if (dev_load_global_u32(all->sums_made + 4 * (uint64_t)place.pair) > place.chunks) {
+            values_item(all, shared, at + 16, MXA_GPU_E4M3, dims, head, item);
+        }
     }
 }
 
@@ -121,6 +126,6 @@ MXA_DEVICE void prepare_leaning(const mxa_prepare_all_params *all, int dims)
         prepare_leaning(&parameters, dims);                                                        \
     }
 
-PREPARE_LEANING(mxa_sm90_prepare_leaning_d64, 64, 6)
-PREPARE_LEANING(mxa_sm90_prepare_leaning_d128, 128, 3)
+PREPARE_LEANING(mxa_sm90_prepare_leaning_d64, 64, 4)
+PREPARE_LEANING(mxa_sm90_prepare_leaning_d128, 128, 2)
 PREPARE_LEANING(mxa_sm90_prepare_leaning_d256, 256, 1)

@@ -360,20 +360,18 @@ MXA_DEVICE void values_item(const mxa_prepare_all_params *all, mxa_shared shared
     }
 }
 
-/* x: kv head. y and z, 65,535 of y where there is more than one z: items of v, of k, of q. */
-MXA_DEVICE void prepare_codes(const mxa_prepare_all_params *all, int dims)
+/* x: kv head. y and z, 65,535 of y where there is more than one z: items of v, of k, of q. Blocks
+ * are all square, or any: an instance of its own has room for three times as many warps. */
+MXA_DEVICE void prepare_codes(const mxa_prepare_all_params *all, int dims, int all_square)
 {
-    const int head = dev_block_x(), warp = dev_thread() / 32, chunks = all->v.groups / 4;
-    const int is_square[3] = {all->v.from.block == MXA_GPU_SQUARE,
-                              all->k.from.block == MXA_GPU_SQUARE,
-                              all->q.from.block == MXA_GPU_SQUARE};
-    int item = 65535 * dev_block_z() + dev_block_y();
+    const int head = dev_block_x(), chunks = all->v.groups / 4;
+    int item = 65535 * dev_block_z() + dev_block_y(), row_head = head;
     grid_dependency_launch();
     if (all->v.batch.status && dev_load_global_u32(all->v.batch.status)) {
         return;
     }
     if (item < chunks) {
-        if (is_square[0]) {
+        if (all_square || all->v.from.block == MXA_GPU_SQUARE) {
             values_item(all, dev_shared(), dims, 1, head, item);
         } else {
             values_item(all, dev_shared(), dims, 0, head, item);
@@ -381,31 +379,33 @@ MXA_DEVICE void prepare_codes(const mxa_prepare_all_params *all, int dims)
         return;
     }
     item -= chunks;
-    const int is_k = item < chunks, each = all->q.heads / all->v.heads;
-    const mxa_prepare_params *p = is_k ? &all->k : &all->q;
-    int row_head = head;
-    if (!is_k) {
+    const mxa_prepare_params *p = &all->k;
+    if (item >= chunks) {
+        const int each = all->q.heads / all->v.heads;
+        p = &all->q;
         item -= chunks;
         row_head += all->v.heads * (item % each);
         item /= each;
     }
-    const int group = 4 * item + warp;
+    const int group = 4 * item + dev_thread() / 32;
     if (group >= p->groups) {
         return;
     }
-    if (is_square[is_k ? 1 : 2]) {
+    if (all_square || p->from.block == MXA_GPU_SQUARE) {
         rows_group(p, dims, 1, row_head, group);
     } else {
         rows_group(p, dims, 0, row_head, group);
     }
 }
 
-#define PREPARE_CODES(name, dims, ctas)                                                            \
+#define PREPARE_CODES(name, dims, all_square, ctas)                                                \
     MXA_KERNEL_MANY(name, CODES_THREADS, ctas, mxa_prepare_all_params, parameters)                 \
     {                                                                                              \
-        prepare_codes(&parameters, dims);                                                          \
+        prepare_codes(&parameters, dims, all_square);                                              \
     }
 
-PREPARE_CODES(mxa_sm90_prepare_e4m3_d64, 64, 8)
-PREPARE_CODES(mxa_sm90_prepare_e4m3_d128, 128, 5)
-PREPARE_CODES(mxa_sm90_prepare_e4m3_d256, 256, 2)
+PREPARE_CODES(mxa_sm90_prepare_square_d64, 64, 1, 8)
+PREPARE_CODES(mxa_sm90_prepare_square_d128, 128, 1, 8)
+PREPARE_CODES(mxa_sm90_prepare_e4m3_d64, 64, 0, 8)
+PREPARE_CODES(mxa_sm90_prepare_e4m3_d128, 128, 0, 5)
+PREPARE_CODES(mxa_sm90_prepare_e4m3_d256, 256, 0, 2)
