@@ -124,7 +124,6 @@ ALWAYS_INLINE void ask_ahead(const mxa_norm_strip *strip, mxattn_dtype dtype, in
     if (!strip->ahead) {
         return;
     }
-    UNROLL
     for (int i = 0; i < QUAD * bytes; i += 64) {
         __builtin_prefetch(at + i, 0, SECOND_CACHE);
     }

@@ -131,7 +131,6 @@ ALWAYS_INLINE void ask(format f, asked *a)
     if (!a->at) {
         return;
     }
-    UNROLL
     for (int i = 0; i < bytes; i += LINE) {
         __builtin_prefetch(a->at + i);
     }
