@@ -3,6 +3,7 @@
     python3 bench/cpu_tables.py cpu.json cpu_sweep.json                               print them
     python3 bench/cpu_tables.py cpu.json cpu_sweep.json --update docs/benchmarking.md put each between its marks there:
                                                                        <!-- cpu_tables NAME --> ... <!-- end -->
+                                                                       (appended where there are no marks)
 
 scripts/cpu_table makes both files.
 
@@ -98,7 +99,9 @@ def main():
     for name, text in made.items():
         document, count = re.subn(rf"(<!-- cpu_tables {name} -->\n).*?(<!-- end -->)",
                                   lambda match, text=text: f"{match[1]}{text}\n{match[2]}", document, flags=re.S)
-        print(f"{name}: {'replaced' if count else 'no mark in ' + options.update}")
+        if not count:
+            document += f"\n### CPU, one run of scripts/cpu_table: {name}\n\n<!-- cpu_tables {name} -->\n{text}\n<!-- end -->\n"
+        print(f"{name}: {'replaced' if count else 'appended'}")
     with open(options.update, "w", encoding="utf-8") as file:
         file.write(document)
 
