@@ -20,7 +20,8 @@ enum { MXT_SEEDS = 100 };
 typedef struct mxt_seeds_case {
     const char *name;
     int64_t seqlen_q, seqlen_k, heads, kv_heads, head_dim;
-    int causal, jagged; /* jagged: three sequences of seqlen_q and seqlen_k, one of them empty */
+    int causal, jagged; /* jagged: three sequences of seqlen_q and seqlen_k, one of them empty;
+                         * MXFP8 operands then have row blocks */
     mxattn_dtype operands, o;
     mxattn_intermediates intermediates; /* 0: E4M3 */
     double softcap;
