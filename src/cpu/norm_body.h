@@ -261,8 +261,8 @@ ALWAYS_INLINE void strip_rows(const mxa_norm_strip *strip, format f)
     }
     for (int64_t token = strip->used; token < strip->tokens; token++) {
         for (int64_t d = 0; d < strip->dims; d += MXA_BLOCK) {
-            const uint8_t zero = 0;
-            store_row_scales(&strip->places[MXATTN_HDIM], token, d / MXA_BLOCK, 1, &zero);
+            const uint8_t zeros[MXA_BLOCK] = {0}; /* WHY 32: gcc sees a copy of that many */
+            store_row_scales(&strip->places[MXATTN_HDIM], token, d / MXA_BLOCK, 1, zeros);
         }
     }
 }
