@@ -3,7 +3,6 @@
     python3 bench/cpu_tables.py cpu.json cpu_sweep.json                               print them
     python3 bench/cpu_tables.py cpu.json cpu_sweep.json --update docs/benchmarking.md put each between its marks there:
                                                                        <!-- cpu_tables NAME --> ... <!-- end -->
-                                                                       (appended where there are no marks)
 
 scripts/cpu_table makes both files.
 
@@ -12,12 +11,8 @@ SPDX-License-Identifier: Apache-2.0
 
 import argparse
 import json
-import re
 
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+from tables import deliver, table
 
 
 def shape_text(shape):
@@ -90,20 +85,7 @@ def main():
         with open(path, encoding="utf-8") as file:
             rows = json.load(file)
         made[name] = f"{rows[0]['machine']}, mxattn {rows[0]['version']}:\n\n{make(rows)}"
-    if not options.update:
-        for name, text in made.items():
-            print(f"## {name}\n\n{text}\n")
-        return
-    with open(options.update, encoding="utf-8") as file:
-        document = file.read()
-    for name, text in made.items():
-        document, count = re.subn(rf"(<!-- cpu_tables {name} -->\n).*?(<!-- end -->)",
-                                  lambda match, text=text: f"{match[1]}{text}\n{match[2]}", document, flags=re.S)
-        if not count:
-            document += f"\n### CPU, one run of scripts/cpu_table: {name}\n\n<!-- cpu_tables {name} -->\n{text}\n<!-- end -->\n"
-        print(f"{name}: {'replaced' if count else 'appended'}")
-    with open(options.update, "w", encoding="utf-8") as file:
-        file.write(document)
+    deliver(made, "cpu_tables", options.update)
 
 
 if __name__ == "__main__":

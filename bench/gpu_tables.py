@@ -9,12 +9,8 @@ SPDX-License-Identifier: Apache-2.0
 
 import argparse
 import json
-import re
 
-
-def table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+from tables import deliver, table
 
 
 def by_shape(rows):
@@ -117,18 +113,7 @@ def main():
         with open(path, encoding="utf-8") as file:
             result.update(json.load(file))
     made = {name: make(result[name]) for name, make in TABLES.items() if result.get(name)}
-    if not options.update:
-        for name, text in made.items():
-            print(f"## {name}\n\n{text}\n")
-        return
-    with open(options.update, encoding="utf-8") as file:
-        document = file.read()
-    for name, text in made.items():
-        document, count = re.subn(rf"(<!-- gpu_tables {name} -->\n).*?(<!-- end -->)",
-                                  lambda match, text=text: f"{match[1]}{text}\n{match[2]}", document, flags=re.S)
-        print(f"{name}: {'replaced' if count else 'no mark in ' + options.update}")
-    with open(options.update, "w", encoding="utf-8") as file:
-        file.write(document)
+    deliver(made, "gpu_tables", options.update)
 
 
 if __name__ == "__main__":
