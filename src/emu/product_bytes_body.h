@@ -13,6 +13,12 @@
  * Four rows: sums of integers, last bits, what low elements add
  * --------------------------------------------------------------------------------------------- */
 
+/* What is asked of a row of A only now and then. */
+typedef struct row_exponents {
+    int32_t exponent[COUNT]; /* the same in all four bytes */
+    int is_there;
+} row_exponents;
+
 typedef struct four_rows {
     _Alignas(64) int32_t sum[ROWS][COLUMNS];
     int8_t largest[ROWS][COLUMNS + 32];
@@ -21,45 +27,63 @@ typedef struct four_rows {
     uint32_t meets[ROWS][COLUMNS / BLOCK]; /* bits of columns where two low elements meet */
     int8_t limit[ROWS][COLUMNS]; /* bits that an accumulator may have; below 26: not exact */
     uint8_t is_left[ROWS][COLUMNS / BLOCK]; /* 1: a block of outputs that is not done yet */
-    integer_row row[ROWS];
+    const operand *a;
+    int first; /* the first of the rows in a */
+    row_exponents row[ROWS];
 } four_rows;
+
+static int is_special(const four_rows *four, int r)
+{
+    const int i = four->first + r;
+    return (int)(four->a->special[i / BLOCK] >> (i % BLOCK) & 1);
+}
+
+/* What a row does not add where it is special. */
+static int lows_of(const four_rows *four, int r)
+{
+    return is_special(four, r) ? 0 : four->a->lows[four->first + r];
+}
 
 #define MULTIPLY_ADD(sum, x, y) _mm256_add_epi32(sum, _mm256_madd_epi16(x, y))
 
-/* WHY by name: gcc keeps an array of eight accumulators in memory. */
-#define TWO_STEP(v)                                                                                \
+/* WHY by name, and kept: gcc has an array of eight accumulators in memory, and would make all
+ * products before the sums, with too few registers for both. */
+#define FOUR_STEP(r)                                                                               \
     do {                                                                                           \
-        __m256i y = load_ints(&b->pair[k][j + (v)*LANES]);                                         \
-        PRODUCT_KEEP(y);                                                                           \
-        s0##v = MULTIPLY_ADD(s0##v, x0, y);                                                        \
-        s1##v = MULTIPLY_ADD(s1##v, x1, y);                                                        \
+        __m256i x = _mm256_set1_epi32(at[r]);                                                      \
+        PRODUCT_KEEP(x);                                                                           \
+        s##r##0 = MULTIPLY_ADD(s##r##0, x, y0);                                                    \
+        PRODUCT_KEEP(s##r##0);                                                                     \
+        s##r##1 = MULTIPLY_ADD(s##r##1, x, y1);                                                    \
+        PRODUCT_KEEP(s##r##1);                                                                     \
     } while (0)
-#define TWO_STORE(v)                                                                               \
+#define FOUR_STORE(r)                                                                              \
     do {                                                                                           \
-        _mm256_storeu_si256((__m256i *)(void *)&four->sum[r][j + (v)*LANES], s0##v);               \
-        _mm256_storeu_si256((__m256i *)(void *)&four->sum[r + 1][j + (v)*LANES], s1##v);           \
+        store_ints(&four->sum[r][j], s##r##0);                                                     \
+        store_ints(&four->sum[r][j + LANES], s##r##1);                                             \
     } while (0)
 
 static void sum_integers(const integers *b, int n, four_rows *four)
 {
-    for (int j = 0; j < n; j += 4 * LANES) {
-        for (int r = 0; r < ROWS; r += 2) {
-            const __m256i zero = _mm256_setzero_si256();
-            __m256i s00 = zero, s01 = zero, s02 = zero, s03 = zero;
-            __m256i s10 = zero, s11 = zero, s12 = zero, s13 = zero;
-            for (int k = 0; k < PAIRS; k++) {
-                const __m256i x0 = _mm256_set1_epi32(four->row[r].pair[k]);
-                const __m256i x1 = _mm256_set1_epi32(four->row[r + 1].pair[k]);
-                TWO_STEP(0);
-                TWO_STEP(1);
-                TWO_STEP(2);
-                TWO_STEP(3);
-            }
-            TWO_STORE(0);
-            TWO_STORE(1);
-            TWO_STORE(2);
-            TWO_STORE(3);
+    for (int j = 0; j < n; j += 2 * LANES) {
+        const __m256i zero = _mm256_setzero_si256();
+        __m256i s00 = zero, s10 = zero, s20 = zero, s30 = zero;
+        __m256i s01 = zero, s11 = zero, s21 = zero, s31 = zero;
+        PRODUCT_UNROLL
+        for (int k = 0; k < PAIRS; k++) {
+            const int32_t *at = &four->a->pair[k][four->first];
+            __m256i y0 = load_ints(&b->of.pair[k][j]), y1 = load_ints(&b->of.pair[k][j + LANES]);
+            PRODUCT_KEEP(y0);
+            PRODUCT_KEEP(y1);
+            FOUR_STEP(0);
+            FOUR_STEP(1);
+            FOUR_STEP(2);
+            FOUR_STEP(3);
         }
+        FOUR_STORE(0);
+        FOUR_STORE(1);
+        FOUR_STORE(2);
+        FOUR_STORE(3);
     }
 }
 
@@ -70,18 +94,18 @@ static void find_spare(const integers *b, int n, four_rows *four)
         __m256i x[GROUPS];
         PRODUCT_UNROLL
         for (int g = 0; g < GROUPS; g++) {
-            x[g] = _mm256_set1_epi32(four->row[r].last[g]);
+            x[g] = _mm256_set1_epi8(four->a->last[g][four->first + r]);
         }
         for (int j = 0; j < n; j += 32) {
             __m256i least = _mm256_set1_epi8(2 * FAR8);
             PRODUCT_UNROLL
             for (int g = 0; g < GROUPS; g++) {
-                least = _mm256_min_epi8(least, _mm256_adds_epi8(x[g], load_ints(&b->last[g][j])));
+                least =
+                    _mm256_min_epi8(least, _mm256_adds_epi8(x[g], load_ints(&b->of.last[g][j])));
             }
             const __m256i limit = _mm256_adds_epi8(least, _mm256_set1_epi8(26 - UP));
-            _mm256_storeu_si256((__m256i *)(void *)&four->spare[r][j], least);
-            _mm256_storeu_si256((__m256i *)(void *)&four->limit[r][j],
-                                _mm256_min_epi8(limit, _mm256_set1_epi8(TERM_LOG2)));
+            store_ints(&four->spare[r][j], least);
+            store_ints(&four->limit[r][j], _mm256_min_epi8(limit, _mm256_set1_epi8(TERM_LOG2)));
         }
     }
 }
@@ -93,8 +117,8 @@ static void carry(four_rows *four, int r, int j)
     const __m256i sum =
         _mm256_add_epi32(load_ints(&four->sum[r][j]), _mm256_srai_epi32(low, FINER));
     const __m256i rest = _mm256_and_si256(low, _mm256_set1_epi32((1 << FINER) - 1));
-    _mm256_storeu_si256((__m256i *)(void *)&four->sum[r][j], sum);
-    _mm256_storeu_si256((__m256i *)(void *)&four->low[r][j], rest);
+    store_ints(&four->sum[r][j], sum);
+    store_ints(&four->low[r][j], rest);
 }
 
 /* Products with a low factor; of vectors without any nothing is said. Where two low ones meet,
@@ -102,43 +126,46 @@ static void carry(four_rows *four, int r, int j)
 static void add_lows(const integers *b, int n, four_rows *four)
 {
     const __m256i zero = _mm256_setzero_si256();
+    int lows[ROWS];
     for (int r = 0; r < ROWS; r++) {
-        const integer_row *a = &four->row[r];
+        const low_element *low = four->a->low[four->first + r];
+        lows[r] = lows_of(four, r);
         memset(four->meets[r], 0, sizeof four->meets[r]);
-        for (int i = 0; i < a->lows; i++) {
-            const int k = a->low[i].k, shift = k % 2 * 16;
+        for (int i = 0; i < lows[r]; i++) {
+            const int k = low[i].k, shift = k % 2 * 16;
             const __m256i x =
-                _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)a->low[i].integer << shift));
+                _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)low[i].integer << shift));
             for (int j = 0; j < n; j += LANES) {
                 int32_t *to = &four->low[r][j];
                 const __m256i before = i ? load_ints(to) : zero;
-                _mm256_storeu_si256((__m256i *)(void *)to,
-                                    MULTIPLY_ADD(before, x, load_ints(&b->pair[k / 2][j])));
+                store_ints(to, MULTIPLY_ADD(before, x, load_ints(&b->of.pair[k / 2][j])));
             }
             for (int l = 0; l < b->lows; l++) {
-                const int column = b->low[l].column;
-                four->meets[r][column / BLOCK] |= (uint32_t)(b->low[l].k == k) << column % BLOCK;
+                const int column = b->low_vector[l].column;
+                four->meets[r][column / BLOCK] |= (uint32_t)(b->low_vector[l].k == k)
+                                                  << column % BLOCK;
             }
         }
     }
     for (int i = 0; i < b->lows; i++) {
         const low_vector *l = &b->low_vector[i];
+        const int32_t *a = &four->a->pair[l->k / 2][four->first];
+        const int first = l->column / LANES * LANES;
         const __m256i y = load_ints(l->pair);
         PRODUCT_UNROLL
         for (int r = 0; r < ROWS; r++) {
-            const __m256i x = _mm256_set1_epi32(four->row[r].pair[l->k]);
-            int32_t *to = &four->low[r][l->first];
-            const __m256i before = l->is_next || four->row[r].lows ? load_ints(to) : zero;
-            _mm256_storeu_si256((__m256i *)(void *)to, MULTIPLY_ADD(before, x, y));
+            int32_t *to = &four->low[r][first];
+            const __m256i before = l->is_next || lows[r] ? load_ints(to) : zero;
+            store_ints(to, MULTIPLY_ADD(before, _mm256_set1_epi32(a[r]), y));
         }
     }
     for (int r = 0; r < ROWS; r++) {
-        for (int i = 0; i < b->lows && !four->row[r].lows; i++) {
+        for (int i = 0; i < b->lows && !lows[r]; i++) {
             if (!b->low_vector[i].is_next) {
-                carry(four, r, b->low_vector[i].first);
+                carry(four, r, b->low_vector[i].column / LANES * LANES);
             }
         }
-        for (int j = 0; j < n && four->row[r].lows; j += LANES) {
+        for (int j = 0; j < n && lows[r]; j += LANES) {
             carry(four, r, j);
         }
     }
@@ -215,17 +242,17 @@ static __m256 eight_values(const uint8_t *code, int mantissa_bits)
 
 /* Column j of row r, its 32 products cut each; 0: none needs to be (unless `wrong`), *d stays. Its
  * largest exponent is one of normal numbers. */
-static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows *four, int r, int j,
-                   int wrong, uint32_t c, uint32_t *d)
+static int cut_one(const integers *b, const four_rows *four, int r, int j, int wrong, uint32_t c,
+                   uint32_t *d)
 {
-    const int a_bits = mxa_dtype_mantissa_bits(p->step.a_type);
-    const int b_bits = mxa_dtype_mantissa_bits(p->step.b_type);
-    const integer_row *a = &four->row[r];
-    const int scale = b->scale[j] + a->scale - 254, field = (int)(c >> 23 & 0xFF);
+    const int a_bits = four->a->mantissa_bits, b_bits = b->of.mantissa_bits;
+    const uint8_t *a = four->a->by_line[four->first + r];
+    const int scale = b->of.scale[j] + four->a->scale[four->first + r] - 254,
+              field = (int)(c >> 23 & 0xFF);
     const int own = field - 127, products = four->largest[r][j] + scale;
     const int largest = four->largest[r][j] < LEAST8 || products < own ? own : products;
-    const __m256i last = _mm256_add_epi8(last_bits(load_ints(a->code), a_bits),
-                                         last_bits(load_ints(b->by_column[j]), b_bits));
+    const __m256i last = _mm256_add_epi8(last_bits(load_ints(a), a_bits),
+                                         last_bits(load_ints(b->of.by_line[j]), b_bits));
     const int at = largest - scale - FRACTION; /* the cut; fits: not above 2*FAR8 */
     if (!wrong && at > -128 && at <= 2 * FAR8 &&
         !_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8((char)at), last))) {
@@ -240,8 +267,8 @@ static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows 
     for (int half = 0; half < 2; half++) { /* 16 terms below 2^27 */
         __m256i terms = _mm256_setzero_si256();
         for (int k = half * HALF_SUM; k < (half + 1) * HALF_SUM; k += LANES) {
-            const __m256 x = _mm256_mul_ps(eight_values(a->code + k, a_bits),
-                                           eight_values(b->by_column[j] + k, b_bits));
+            const __m256 x = _mm256_mul_ps(eight_values(a + k, a_bits),
+                                           eight_values(b->of.by_line[j] + k, b_bits));
             terms = _mm256_add_epi32(terms, _mm256_cvttps_epi32(_mm256_mul_ps(x, factor)));
         }
         __m128i four_terms =
@@ -264,9 +291,9 @@ static int cut_one(const mxa_emu_product *p, const integers *b, const four_rows 
 /* A block that has some outputs that may be cut, or are not exact for another reason: those alone
  * are cut, product by product. 0: they are too many, or one may leave FP32's normal numbers; d
  * stays. */
-static __attribute__((noinline)) int exact_but_some(const mxa_emu_product *p, const integers *b,
-                                                    four_rows *four, int r, int j, __m256 finer,
-                                                    const uint32_t *c, uint32_t *d)
+static __attribute__((noinline)) int exact_but_some(const integers *b, four_rows *four, int r,
+                                                    int j, __m256 finer, const uint32_t *c,
+                                                    uint32_t *d)
 {
     uint32_t x[BLOCK], result[MOST_CUT];
     const __m256i short_of = _mm256_cmpgt_epi8(_mm256_set1_epi8(26), load_ints(&four->limit[r][j]));
@@ -283,23 +310,22 @@ static __attribute__((noinline)) int exact_but_some(const mxa_emu_product *p, co
         return 0;
     }
     const __m256i top_bits = _mm256_set1_epi8((char)0x80);
-    const __m256i a =
-        exponents_of(load_ints(four->row[r].code), mxa_dtype_mantissa_bits(p->step.a_type));
+    const int line = four->first + r;
+    const __m256i a = exponents_of(load_ints(four->a->by_line[line]), four->a->mantissa_bits);
     int count = 0;
     for (uint32_t rest = others; rest; rest &= rest - 1, count++) {
         const int l = __builtin_ctz(rest);
         const uint32_t own = c ? c[l] : 0;
-        const __m256i e =
-            exponents_of(load_ints(b->by_column[j + l]), mxa_dtype_mantissa_bits(p->step.b_type));
+        const __m256i e = exponents_of(load_ints(b->of.by_line[j + l]), b->of.mantissa_bits);
         const int top = largest_byte(_mm256_xor_si256(_mm256_add_epi8(a, e), top_bits)) - 128;
-        const int field = top + b->scale[j + l] + four->row[r].scale - 127;
+        const int field = top + b->of.scale[j + l] + four->a->scale[line] - 127;
         const int own_field = (int)(own >> 23 & 0xFF);
         const int largest = top < LEAST8 || field < own_field ? own_field : field;
         if (largest < LEAST_FIELD || largest > MOST_FIELD) {
             return 0;
         }
         four->largest[r][j + l] = (int8_t)top;
-        (void)cut_one(p, b, four, r, j + l, 1, own, &result[count]);
+        (void)cut_one(b, four, r, j + l, 1, own, &result[count]);
     }
     memcpy(d, x, sizeof x);
     for (int i = 0; i < count; i++, others &= others - 1) {
@@ -314,24 +340,23 @@ static __attribute__((noinline)) int exact_but_some(const mxa_emu_product *p, co
  * the cut of the products is at unit + 1 or below. Products that all are multiples of 2^UP units
  * lose nothing to it, nor does an accumulator that is such a multiple. One that is larger than all
  * products moves the cut up, beyond their last bits only where it has more than spare + 26 bits. */
-PRODUCT_INLINE int exact_outputs(const mxa_emu_product *p, const integers *b, four_rows *four,
-                                 int r, int accumulate, uint32_t *d)
+PRODUCT_INLINE int exact_outputs(int n, const integers *b, four_rows *four, int r, int accumulate,
+                                 uint32_t *d)
 {
-    const integer_row *a = &four->row[r];
-    const int unit = a->unit + a->scale, least = unit + b->least_unit - 254;
-    const int fits = !a->special && unit > 0 && unit < 250 && b->least_unit > 0 &&
+    const int unit = four->a->scaled_unit[four->first + r], least = unit + b->least_unit - 254;
+    const int fits = !is_special(four, r) && unit > 0 && unit < 250 && b->least_unit > 0 &&
                      b->most_unit < 254 && least >= LEAST_UNIT && unit + b->most_unit - 254 <= -UP;
     const __m256 finer = _mm256_castsi256_ps(_mm256_set1_epi32((254 - UP - unit) << 23));
     int left = 0;
-    for (int j = 0; j < p->n; j += BLOCK) {
+    for (int j = 0; j < n; j += BLOCK) {
         const int at = j / BLOCK;
         const __m256i limit = load_ints(&four->limit[r][j]);
         const __m256i short_of = _mm256_cmpgt_epi8(_mm256_set1_epi8(26), limit);
         const uint32_t *c = accumulate ? d + j : NULL;
         const int all = !four->meets[r][at] && _mm256_testz_si256(short_of, short_of);
-        const int done = fits && !b->special[at] &&
+        const int done = fits && !b->of.special[at] &&
                          ((all && exact_block(b, four, r, j, finer, c, d + j)) ||
-                          exact_but_some(p, b, four, r, j, finer, c, d + j));
+                          exact_but_some(b, four, r, j, finer, c, d + j));
         four->is_left[r][at] = (uint8_t)!done;
         left |= !done;
     }
@@ -344,8 +369,8 @@ static int finish_exactly(const mxa_emu_product *p, const integers *b, four_rows
     int left = 0;
     for (int r = 0; r < ROWS; r++) {
         uint32_t *d = p->d + (i + r) * p->stride;
-        left |=
-            p->accumulate ? exact_outputs(p, b, four, r, 1, d) : exact_outputs(p, b, four, r, 0, d);
+        left |= p->accumulate ? exact_outputs(p->n, b, four, r, 1, d)
+                              : exact_outputs(p->n, b, four, r, 0, d);
     }
     return left;
 }
@@ -374,12 +399,13 @@ typedef struct outputs {
 PRODUCT_INLINE outputs sum_eight(const integers *b, const four_rows *four, int r, int j,
                                  const uint32_t *c, int nothing)
 {
-    const integer_row *a = &four->row[r];
+    const int line = four->first + r;
     outputs o;
     const __m256i e =
         _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&four->largest[r][j]));
-    __m256i products = _mm256_add_epi32(
-        e, _mm256_add_epi32(load_ints(&b->scale[j]), _mm256_set1_epi32(a->scale - 127)));
+    __m256i products =
+        _mm256_add_epi32(e, _mm256_add_epi32(load_ints(&b->of.scale[j]),
+                                             _mm256_set1_epi32(four->a->scale[line] - 127)));
     if (nothing) {
         products = _mm256_blendv_epi8(products, _mm256_set1_epi32(NONE),
                                       _mm256_cmpgt_epi32(_mm256_set1_epi32(LEAST8), e));
@@ -389,13 +415,13 @@ PRODUCT_INLINE outputs sum_eight(const integers *b, const four_rows *four, int r
     const __m256i to_cut = _mm256_sub_epi32(_mm256_set1_epi32(127 + FRACTION + 127), o.largest);
     const __m256i term = _mm256_cvttps_epi32(_mm256_mul_ps(
         _mm256_castsi256_ps(bits), _mm256_castsi256_ps(_mm256_slli_epi32(to_cut, 23))));
-    const int unit = a->unit + a->scale - 3 * 127;
+    const int unit = four->a->scaled_unit[line] - 3 * 127;
     o.up = _mm256_add_epi32(
-        to_cut, _mm256_add_epi32(load_ints(&b->scaled_unit[j]), _mm256_set1_epi32(unit)));
+        to_cut, _mm256_add_epi32(load_ints(&b->of.scaled_unit[j]), _mm256_set1_epi32(unit)));
     o.exact = _mm256_add_epi32(o.up, _mm256_cvtepi8_epi32(_mm_loadl_epi64(
                                          (const __m128i *)(const void *)&four->spare[r][j])));
     o.sum = _mm256_add_epi32(shift_both(load_ints(&four->sum[r][j]), o.up), term);
-    if (a->lows || b->has_low[j / LANES]) {
+    if (lows_of(four, r) || b->has_low[j / LANES]) {
         const __m256i finer = _mm256_sub_epi32(o.up, _mm256_set1_epi32(FINER));
         o.sum = _mm256_add_epi32(o.sum, shift_both(load_ints(&four->low[r][j]), finer));
     }
@@ -412,8 +438,8 @@ PRODUCT_INLINE __m256i result_of(const outputs *o)
 
 /* Columns j..j+31 of row r to d; returns how many were looked at one by one, -1: they need the
  * general way. */
-static int finish_carefully(const mxa_emu_product *p, const integers *b, const four_rows *four,
-                            int r, int j, const uint32_t *c, uint32_t *d)
+static int finish_carefully(const integers *b, const four_rows *four, int r, int j,
+                            const uint32_t *c, uint32_t *d)
 {
     uint32_t cuts = 0, large = 0, other = 0;
     for (int v = 0; v < BLOCK; v += LANES) {
@@ -429,7 +455,7 @@ static int finish_carefully(const mxa_emu_product *p, const integers *b, const f
         cuts |= mask_of(o.exact) << v;
         large |= mask_of(_mm256_cmpgt_epi32(sum, most)) << v;
         other |= mask_of(_mm256_or_si256(high, _mm256_andnot_si256(none, low)));
-        _mm256_storeu_si256((__m256i *)(void *)&d[v], _mm256_andnot_si256(nil, result_of(&o)));
+        store_ints(&d[v], _mm256_andnot_si256(nil, result_of(&o)));
     }
     const uint32_t wrong = large | four->meets[r][j / BLOCK];
     cuts |= wrong;
@@ -440,7 +466,7 @@ static int finish_carefully(const mxa_emu_product *p, const integers *b, const f
     int cut = 0;
     for (; cuts && cut <= MOST_CUT; cuts &= cuts - 1) {
         const int l = __builtin_ctz(cuts);
-        cut += cut_one(p, b, four, r, j + l, (int)(wrong >> l & 1), c[l], &d[l]);
+        cut += cut_one(b, four, r, j + l, (int)(wrong >> l & 1), c[l], &d[l]);
     }
     return cut <= MOST_CUT ? looks : -1;
 }
@@ -484,10 +510,10 @@ PRODUCT_INLINE int finish_quickly(const integers *b, const four_rows *four, int 
     if (mask_of(_mm256_or_si256(_mm256_or_si256(large, range), signs))) {
         return 0;
     }
-    _mm256_storeu_si256((__m256i *)(void *)&d[0], result0);
-    _mm256_storeu_si256((__m256i *)(void *)&d[LANES], result1);
-    _mm256_storeu_si256((__m256i *)(void *)&d[2 * LANES], result2);
-    _mm256_storeu_si256((__m256i *)(void *)&d[3 * LANES], result3);
+    store_ints(&d[0], result0);
+    store_ints(&d[LANES], result1);
+    store_ints(&d[2 * LANES], result2);
+    store_ints(&d[3 * LANES], result3);
     return 1;
 }
 
@@ -517,13 +543,26 @@ static void block_in_general(const mxa_emu_product *p, general_way *way, int i, 
     }
 }
 
+static void load_row_exponents(four_rows *four, int r)
+{
+    int8_t e[COUNT];
+    row_exponents *a = &four->row[r];
+    store_ints(e,
+               exponents_of(load_ints(four->a->by_line[four->first + r]), four->a->mantissa_bits));
+    for (int k = 0; k < COUNT; k += 8) {
+        __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&e[k]));
+        store_ints(&a->exponent[k], _mm256_mullo_epi32(x, _mm256_set1_epi32(0x01010101)));
+    }
+    a->is_there = 1;
+}
+
 /* What the other ways need, of a block. */
 static void look_closer(const mxa_emu_product *p, integers *b, four_rows *four, int r, int j)
 {
-    integer_row *a = &four->row[r];
+    row_exponents *a = &four->row[r];
     load_exponents(p, b);
-    if (!a->has_exponents) {
-        load_row_exponents(p, a);
+    if (!a->is_there) {
+        load_row_exponents(four, r);
     }
     __m256i even = _mm256_set1_epi8(-127), odd = even;
     PRODUCT_UNROLL
@@ -533,11 +572,11 @@ static void look_closer(const mxa_emu_product *p, integers *b, four_rows *four, 
         even = _mm256_max_epi8(even, _mm256_add_epi8(x0, load_ints(&b->exponent[k][j])));
         odd = _mm256_max_epi8(odd, _mm256_add_epi8(x1, load_ints(&b->exponent[k + 1][j])));
     }
-    _mm256_storeu_si256((__m256i *)(void *)&four->largest[r][j], _mm256_max_epi8(even, odd));
+    store_ints(&four->largest[r][j], _mm256_max_epi8(even, odd));
 }
 
 /* WHY noinline: nothing may move out of the mode of rounding that it is called in. */
-static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, integers *b,
+static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, operand *a, integers *b,
                                                four_rows *four, columns *general)
 {
     static const uint32_t zeros[BLOCK];
@@ -546,10 +585,13 @@ static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, integer
     way.b = general;
     way.b_loaded = 0;
     way.a_row = -1;
+    load_rows(p, a);
+    four->a = a;
     for (int i = 0, trouble = 0; i < p->m; i += ROWS) {
         const int hopeless = trouble * BLOCK > TROUBLE * (i + ROWS) * p->n;
-        for (int r = 0; r < ROWS && !hopeless; r++) {
-            load_integer_row(p, i + r, &four->row[r]);
+        four->first = i;
+        for (int r = 0; r < ROWS; r++) {
+            four->row[r].is_there = 0;
         }
         if (!hopeless) {
             sum_integers(b, p->n, four);
@@ -561,21 +603,21 @@ static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, integer
         }
         for (int r = 0; r < ROWS; r++) {
             uint32_t *d = p->d + (i + r) * p->stride;
-            const int fit = !hopeless && !four->row[r].special;
+            const int fit = !hopeless && !is_special(four, r);
             for (int j = 0; j < p->n; j += BLOCK) {
                 uint32_t result[BLOCK];
                 if (!hopeless && !four->is_left[r][j / BLOCK]) {
                     continue;
                 }
                 const uint32_t *c = p->accumulate ? d + j : zeros;
-                const int fits = fit && !b->special[j / BLOCK];
+                const int fits = fit && !b->of.special[j / BLOCK];
                 if (fits) {
                     look_closer(p, b, four, r, j);
                 }
                 if (fits && finish_quickly(b, four, r, j, c, d + j)) {
                     continue;
                 }
-                const int looks = fits ? finish_carefully(p, b, four, r, j, c, result) : -1;
+                const int looks = fits ? finish_carefully(b, four, r, j, c, result) : -1;
                 if (looks < 0) {
                     block_in_general(p, &way, i + r, j, c, result);
                 }
@@ -589,19 +631,22 @@ static __attribute__((noinline)) void all_rows(const mxa_emu_product *p, integer
 /* 0: not a product for this way. */
 static int product_bytes(const mxa_emu_product *p, columns *general)
 {
+    static _Thread_local operand a;
     static _Thread_local integers b;
     static _Thread_local four_rows four;
     if (p->step.core != MXA_TENSOR_CORE_BLACKWELL || p->step.count != COUNT || p->f16 ||
         p->n % BLOCK || p->m % ROWS || (p->b_k != 1 && p->b_n != 1) || !load_integers(p, &b)) {
         return 0;
     }
+    operand *a_at = &a;
     integers *b_at = &b;
     four_rows *four_at = &four;
+    PRODUCT_FORGET(a_at);
     PRODUCT_FORGET(b_at);
     PRODUCT_FORGET(four_at);
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | _MM_ROUND_TOWARD_ZERO);
-    all_rows(p, b_at, four_at, general);
+    all_rows(p, a_at, b_at, four_at, general);
     _mm_setcsr(mode);
     return 1;
 }

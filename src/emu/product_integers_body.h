@@ -5,11 +5,12 @@
  * from. That is the model's sum wherever no term has bits below its cut, 25 places under the
  * largest one: known for sure from the last bits of row and column, four k's at a time, and from
  * the largest that their products could be. Elsewhere the largest product is looked for; then the
- * 32 products are cut one by one, or the block goes the way of product_body.h. unit    2^unit is
- * worth 1 of a row's or column's integers last    exponent of the last bit of an element that is
- * not 0 low     an element that is smaller than its integers' reach: 2^-FINER units, added apart No
- * sum passes 2^31: an integer row's norm is below 2^15.5 (Cauchy-Schwarz). Conversions to FP32 are
- * made in the processor's mode of rounding toward zero.
+ * 32 products are cut one by one, or the block goes the way of product_body.h.
+ *
+ * unit: 2^unit is worth 1 of a line's integers. last: exponent of the last bit of an element that
+ * is not 0. low: an element that is smaller than its integers' reach, in 2^-FINER units, added
+ * apart. No sum passes 2^31: the norm of a line of integers is below 2^15.5 (Cauchy-Schwarz).
+ * Conversions to FP32 are made in the processor's mode of rounding toward zero.
  *
  * Included by product_bytes_body.h.
  *
@@ -43,62 +44,50 @@ enum {
     CODES = COLUMNS + 32 /* a line of codes: see STRIDE */
 };
 
-/* 32 codes, taken apart. */
-typedef struct taken {
-    __m256i code;
-    __m256i integer[2]; /* k in the order of _mm256_unpacklo, _mm256_unpackhi */
-    int unit;
-    uint32_t low; /* bit k: not in the integers */
-    int base;     /* field of the integers' unit */
-    int special;  /* a NaN or an infinity */
-} taken;
-
 typedef struct low_element {
-    int16_t column, k; /* k in the order of the integers */
-    int16_t integer;   /* in finer units */
+    int16_t k, integer; /* in finer units */
 } low_element;
 
-/* One of B's, in the place of its column and k among eight columns' pairs. */
+/* Lines of an operand, rows of A or columns of B, as integers. */
+typedef struct operand {
+    /* lines of these are multiples of 32 bytes, and start at such */
+    _Alignas(64) int32_t pair[PAIRS][COLUMNS + LANES]; /* two k's of a line */
+    uint8_t by_line[COLUMNS][COUNT], by_k[COUNT][CODES];
+    int8_t last[GROUPS][CODES];                   /* above the line's unit */
+    int32_t scale[COLUMNS], scaled_unit[COLUMNS]; /* unit + scale */
+    uint32_t special[COLUMNS / BLOCK];            /* bits of lines that are not for integers */
+    uint8_t lows[COLUMNS];
+    low_element low[COLUMNS][MOST_LOW];
+    int mantissa_bits;
+} operand;
+
+/* One of B's low elements, in the place of its column and k among eight columns' pairs. */
 typedef struct low_vector {
     int16_t pair[LANES][2];
-    uint16_t first, k; /* the columns; its pair of k's */
-    int is_next;       /* there was one for these columns before */
+    uint16_t column, k;
+    int is_next; /* there was one for these columns before */
 } low_vector;
 
-/* B of a step. */
+/* B of a step, and what only B has. */
 typedef struct integers {
-    /* lines of these are multiples of 32 bytes, and start at such */
-    _Alignas(64) int32_t pair[PAIRS][COLUMNS + LANES];
-    int32_t scale[COLUMNS], scaled_unit[COLUMNS]; /* unit + scale */
-    uint8_t by_column[COLUMNS][COUNT], by_k[COUNT][CODES];
-    int8_t exponent[COUNT][CODES]; /* once `has_exponents` */
-    int8_t last[GROUPS][CODES];    /* above the column's unit */
+    operand of;
     float finer[COLUMNS];          /* 2^-(scaled_unit - 127) */
     int least_unit, most_unit;     /* of scaled_unit */
-    int special[COLUMNS / BLOCK], has_exponents;
-    low_element low[MOST_LOWS + MOST_LOW]; /* by column */
-    low_vector low_vector[MOST_LOWS + MOST_LOW];
+    int8_t exponent[COUNT][CODES]; /* once `has_exponents` */
+    int has_exponents;
+    low_vector low_vector[MOST_LOWS];
     int lows;
     uint8_t has_low[COLUMNS / LANES];
 } integers;
-
-/* One row of A. */
-typedef struct integer_row {
-    int32_t pair[PAIRS], last[GROUPS]; /* last: the same in all four bytes, as exponent */
-    int32_t exponent[COUNT];           /* once asked for */
-    uint8_t code[COUNT];
-    int unit, scale, has_exponents, special, lows;
-    low_element low[MOST_LOW];
-} integer_row;
 
 static __m256i load_ints(const void *at)
 {
     return _mm256_loadu_si256((const __m256i *)at);
 }
 
-static int bias_of(int mantissa_bits)
+static void store_ints(void *at, __m256i x)
 {
-    return mantissa_bits == 3 ? 7 : 15;
+    _mm256_storeu_si256((__m256i *)at, x);
 }
 
 /* The largest byte, of bytes that are not negative. */
@@ -110,91 +99,199 @@ static int largest_byte(__m256i bytes)
     return 0xFF - (_mm_cvtsi128_si32(_mm_minpos_epu16(x)) & 0xFF);
 }
 
-/* significand * 2^(field - base), signed; 0 where that is not an integer. `reach` above base is
- * most. */
-static void to_integers(taken *t, __m256i significand, __m256i field, int base)
+static int bias_of(int mantissa_bits)
+{
+    return mantissa_bits == 3 ? 7 : 15;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * An operand, 32 lines at a time
+ * --------------------------------------------------------------------------------------------- */
+
+/* Thirty-two lines between codes and integers. Their bytes are in the order that unpacks turn into
+ * eights of lines: see `in_eights`. */
+typedef struct taken {
+    __m256i base;      /* field of the integers' unit, less 1 */
+    __m256i low;       /* negative: some element is not 0 and below the integers */
+    __m256i square[4]; /* sums of squares, by 8: eights of lines */
+} taken;
+
+/* Fours of lines 0, 2, 4, 6 | 1, 3, 5, 7; and back. */
+static __m256i in_eights(__m256i bytes)
+{
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+}
+
+static __m256i in_order(__m256i bytes)
+{
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* A code's significand, and how many places it goes up: its field, at least 1, less base. */
+typedef struct parts {
+    __m256i code, significand, up;
+} parts;
+
+PRODUCT_INLINE parts take_apart(const operand *o, int j, int k, int mantissa_bits, taken *t)
+{
+    const __m256i one = _mm256_set1_epi8((char)(1 << mantissa_bits));
+    parts p;
+    p.code = in_eights(load_ints(&o->by_k[k][j]));
+    const __m256i magnitude = _mm256_and_si256(p.code, _mm256_set1_epi8(0x7F));
+    const __m256i field =
+        _mm256_and_si256(p.code, _mm256_set1_epi8((char)(0x80 - (1 << mantissa_bits))));
+    const __m256i above = _mm256_subs_epu8(field, one); /* of 0 and 1: 0 */
+    p.significand = _mm256_sub_epi8(magnitude, above);
+    p.up = _mm256_sub_epi8(_mm256_srli_epi16(above, mantissa_bits), t->base);
+    const __m256i some = _mm256_cmpgt_epi8(magnitude, _mm256_setzero_si256());
+    t->low = _mm256_or_si256(t->low, _mm256_and_si256(p.up, some));
+    return p;
+}
+
+/* The last bit of elements, above the lines' units. Nothing's is far above, such that two of it fit
+ * a byte. */
+PRODUCT_INLINE __m256i last_of(const parts *p)
+{
+    const __m256i zeros =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(96, 0, 1, 0, 2, 0, 1, 0, 3, 0, 1, 0, 2, 0, 1, 0));
+    const __m256i last = _mm256_add_epi8(p->up, _mm256_shuffle_epi8(zeros, p->significand));
+    return _mm256_min_epi8(last, _mm256_set1_epi8(FAR8));
+}
+
+/* Integers of 16 lines and two k's: bytes of both are interleaved. 0 where one is low. */
+PRODUCT_INLINE void to_integers(__m256i code, __m256i significand, __m256i up, __m256i out[2])
 {
     const __m256i low_of_power = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(1, 2, 4, 8, 16, 32, 64, (char)128, 0, 0, 0, 0, 0, 0, 0, 0));
     const __m256i high_of_power = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 0));
-    const __m256i zero = _mm256_setzero_si256(),
-                  up = _mm256_sub_epi8(field, _mm256_set1_epi8((char)base));
+    const __m256i zero = _mm256_setzero_si256();
     const __m256i low = _mm256_shuffle_epi8(low_of_power, up);
     const __m256i high = _mm256_shuffle_epi8(high_of_power, up);
-    const __m256i sign = _mm256_cmpgt_epi8(zero, t->code);
-    __m256i s[2] = {_mm256_unpacklo_epi8(sign, sign), _mm256_unpackhi_epi8(sign, sign)};
-    __m256i x[2] = {_mm256_mullo_epi16(_mm256_unpacklo_epi8(significand, zero),
-                                       _mm256_unpacklo_epi8(low, high)),
-                    _mm256_mullo_epi16(_mm256_unpackhi_epi8(significand, zero),
-                                       _mm256_unpackhi_epi8(low, high))};
-    for (int h = 0; h < 2; h++) {
-        t->integer[h] = _mm256_sub_epi16(_mm256_xor_si256(x[h], s[h]), s[h]);
-    }
+    const __m256i x = _mm256_mullo_epi16(_mm256_unpacklo_epi8(significand, zero),
+                                         _mm256_unpacklo_epi8(low, high));
+    const __m256i y = _mm256_mullo_epi16(_mm256_unpackhi_epi8(significand, zero),
+                                         _mm256_unpackhi_epi8(low, high));
+    out[0] = _mm256_sign_epi16(x, _mm256_unpacklo_epi8(zero, code));
+    out[1] = _mm256_sign_epi16(y, _mm256_unpackhi_epi8(zero, code));
 }
 
-/* Whether the norm is too large for sums of 32 bits. */
-static int is_large(const taken *t)
+/* Lines j..j+31 with the units that t->base says. */
+PRODUCT_INLINE void take_with_base(operand *o, int j, int mantissa_bits, taken *t)
 {
-    float squares = 0;
-    for (int h = 0; h < 2; h++) {
-        const __m256 two = _mm256_cvtepi32_ps(_mm256_madd_epi16(t->integer[h], t->integer[h]));
-        __m128 x = _mm_add_ps(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1));
-        x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-        squares += _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+    __m256i last = _mm256_set1_epi8(FAR8);
+    t->low = _mm256_setzero_si256();
+    for (int v = 0; v < 4; v++) {
+        t->square[v] = t->low;
     }
-    return squares > 2.1e9F;
-}
-
-static void take_codes(taken *t, const uint8_t *code, int mantissa_bits)
-{
-    const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi8(1);
-    const int bias = bias_of(mantissa_bits), reach = mantissa_bits == 3 ? 10 : 11;
-    t->code = _mm256_loadu_si256((const __m256i *)(const void *)code);
-    const __m256i magnitude = _mm256_and_si256(t->code, _mm256_set1_epi8(0x7F));
-    const __m256i nothing = _mm256_cmpeq_epi8(magnitude, zero);
-    const __m256i field = _mm256_and_si256(_mm256_srli_epi16(magnitude, mantissa_bits),
-                                           _mm256_set1_epi8((char)(0x7F >> mantissa_bits)));
-    const __m256i is_normal = _mm256_cmpgt_epi8(field, zero);
-    const __m256i at_least_1 = _mm256_max_epi8(field, one);
-    const __m256i hidden =
-        _mm256_and_si256(is_normal, _mm256_set1_epi8((char)(1 << mantissa_bits)));
-    const __m256i significand = _mm256_or_si256(
-        hidden, _mm256_and_si256(magnitude, _mm256_set1_epi8((char)((1 << mantissa_bits) - 1))));
-    const int special = mantissa_bits == 3 ? MXA_FP8_NAN : 0x7C;
-    t->special = _mm256_movemask_epi8(
-                     _mm256_cmpgt_epi8(magnitude, _mm256_set1_epi8((char)(special - 1)))) != 0;
-    int base = largest_byte(_mm256_andnot_si256(nothing, at_least_1)) - reach;
-    to_integers(t, significand, at_least_1, base);
-    if (is_large(t)) {
-        to_integers(t, significand, at_least_1, ++base);
-    }
-    t->low = (uint32_t)_mm256_movemask_epi8(
-        _mm256_andnot_si256(nothing, _mm256_cmpgt_epi8(_mm256_set1_epi8((char)base), at_least_1)));
-    t->base = base;
-    t->unit = base - bias - mantissa_bits;
-}
-
-/* The low elements of 32 codes; MOST_LOW + 1: more than that, or one too small. */
-static int take_lows(const taken *t, const uint8_t *code, int mantissa_bits, int column,
-                     low_element *low)
-{
-    static const uint8_t order[4] = {0, 2, 1, 3}; /* of eights, in unpacklo and unpackhi */
-    int count = 0;
-    for (uint32_t rest = t->low; rest; rest &= rest - 1) {
-        const int k = __builtin_ctz(rest),
-                  field = code[k] >> mantissa_bits & (0x7F >> mantissa_bits);
-        const int up = (field ? field : 1) - t->base + FINER;
-        const int significand =
-            (code[k] & ((1 << mantissa_bits) - 1)) | (field ? 1 << mantissa_bits : 0);
-        if (count == MOST_LOW || up < 0) {
-            return MOST_LOW + 1;
+    for (int k = 0; k < COUNT; k += 2) {
+        const parts p = take_apart(o, j, k, mantissa_bits, t);
+        const parts q = take_apart(o, j, k + 1, mantissa_bits, t);
+        __m256i integer[4];
+        to_integers(_mm256_unpacklo_epi8(p.code, q.code),
+                    _mm256_unpacklo_epi8(p.significand, q.significand),
+                    _mm256_unpacklo_epi8(p.up, q.up), &integer[0]);
+        to_integers(_mm256_unpackhi_epi8(p.code, q.code),
+                    _mm256_unpackhi_epi8(p.significand, q.significand),
+                    _mm256_unpackhi_epi8(p.up, q.up), &integer[2]);
+        PRODUCT_UNROLL
+        for (int v = 0; v < 4; v++) {
+            const __m256i squares = _mm256_madd_epi16(integer[v], integer[v]);
+            t->square[v] = _mm256_add_epi32(t->square[v], _mm256_srli_epi32(squares, 3));
+            store_ints(&o->pair[k / 2][j + v * LANES], integer[v]);
         }
-        low[count].column = (int16_t)column;
-        low[count].k = (int16_t)(order[k / 8] * 8 + k % 8);
-        low[count++].integer = (int16_t)(code[k] & 0x80 ? -(significand << up) : significand << up);
+        last = _mm256_min_epi8(last, _mm256_min_epi8(last_of(&p), last_of(&q)));
+        if (k % GROUP == GROUP - 2) {
+            store_ints(&o->last[k / GROUP][j], in_order(last));
+            last = _mm256_set1_epi8(FAR8);
+        }
     }
-    return count;
+}
+
+/* The low elements of a line; 0: more than there is room for, or one too small. */
+static int take_lows(operand *o, int line, int base)
+{
+    const int mantissa_bits = o->mantissa_bits, hidden = 1 << mantissa_bits;
+    int count = 0;
+    for (int k = 0; k < COUNT; k++) {
+        const int code = o->by_line[line][k], magnitude = code & 0x7F;
+        const int field = magnitude >> mantissa_bits, up = (field ? field : 1) - base;
+        if (magnitude == 0 || up >= 0) {
+            continue;
+        }
+        if (count == MOST_LOW || up < -FINER) {
+            return 0;
+        }
+        const int integer = ((magnitude & (hidden - 1)) | (field ? hidden : 0)) << (up + FINER);
+        o->low[line][count++] =
+            (low_element){(int16_t)k, (int16_t)(code & 0x80 ? -integer : integer)};
+    }
+    o->lows[line] = (uint8_t)count;
+    return 1;
+}
+
+PRODUCT_INLINE void take_lines(operand *o, int j, int mantissa_bits)
+{
+    enum {
+        LARGE = 262000000
+    }; /* of sums of squares by 8: with low elements they stay below 2^31 */
+    const int reach = mantissa_bits == 3 ? 10 : 11,
+              special = mantissa_bits == 3 ? MXA_FP8_NAN : 0x7C;
+    const __m256i one = _mm256_set1_epi8((char)(1 << mantissa_bits)), zero = _mm256_setzero_si256();
+    __m256i top = zero;
+    for (int k = 0; k < COUNT; k++) {
+        top = _mm256_max_epi8(top,
+                              _mm256_and_si256(load_ints(&o->by_k[k][j]), _mm256_set1_epi8(0x7F)));
+    }
+    o->special[j / BLOCK] |= (uint32_t)_mm256_movemask_epi8(
+        _mm256_cmpgt_epi8(top, _mm256_set1_epi8((char)(special - 1))));
+    const __m256i field =
+        _mm256_and_si256(top, _mm256_set1_epi8((char)(0x80 - (1 << mantissa_bits))));
+    const __m256i above = _mm256_srli_epi16(_mm256_subs_epu8(field, one), mantissa_bits);
+    taken t;
+    t.base = in_eights(_mm256_sub_epi8(above, _mm256_set1_epi8((char)reach)));
+    take_with_base(o, j, mantissa_bits, &t);
+    __m256i large[4];
+    for (int v = 0; v < 4; v++) {
+        large[v] = _mm256_cmpgt_epi32(t.square[v], _mm256_set1_epi32(LARGE));
+    }
+    const __m256i larges = _mm256_packs_epi16(_mm256_packs_epi32(large[0], large[1]),
+                                              _mm256_packs_epi32(large[2], large[3]));
+    if (_mm256_movemask_epi8(larges)) {
+        t.base = _mm256_sub_epi8(t.base, larges);
+        take_with_base(o, j, mantissa_bits, &t);
+    }
+    int8_t base[BLOCK];
+    store_ints(base, in_order(t.base));
+    for (int l = 0; l < BLOCK; l++) {
+        o->scaled_unit[j + l] =
+            base[l] + 1 - bias_of(mantissa_bits) - mantissa_bits + o->scale[j + l];
+    }
+    memset(&o->lows[j], 0, BLOCK);
+    for (uint32_t rest = (uint32_t)_mm256_movemask_epi8(in_order(t.low)); rest; rest &= rest - 1) {
+        const int l = __builtin_ctz(rest);
+        if (!take_lows(o, j + l, base[l] + 1)) {
+            o->special[j / BLOCK] |= 1U << l;
+        }
+    }
+}
+
+/* Lines of an operand whose codes are in by_line and by_k. */
+static void load_operand(operand *o, int lines, const uint8_t *scales, mxattn_dtype dtype)
+{
+    o->mantissa_bits = mxa_dtype_mantissa_bits(dtype);
+    for (int j = 0; j < lines; j += BLOCK) {
+        o->special[j / BLOCK] = 0;
+        for (int l = 0; l < BLOCK; l++) {
+            o->scale[j + l] = scales ? scales[j + l] : 127;
+            o->special[j / BLOCK] |= (uint32_t)(o->scale[j + l] == MXA_SCALE_NAN) << l;
+        }
+        if (o->mantissa_bits == 3) {
+            take_lines(o, j, 3);
+        } else {
+            take_lines(o, j, 2);
+        }
+    }
 }
 
 /* Exponents of codes, ZERO8 for zero. */
@@ -224,14 +321,26 @@ static __m256i last_bits(__m256i code, int mantissa_bits)
                               _mm256_cmpeq_epi8(e, _mm256_set1_epi8(ZERO8)));
 }
 
-/* Last bits in units; nothing's is far above, such that two of it fit a byte. */
-static __m256i above_unit(__m256i last, __m256i unit)
+/* A's rows, and nothing to a multiple of a block. */
+static void load_rows(const mxa_emu_product *p, operand *a)
 {
-    return _mm256_min_epi8(_mm256_subs_epi8(last, unit), _mm256_set1_epi8(FAR8));
+    uint8_t scales[COLUMNS];
+    const int lines = (p->m + BLOCK - 1) / BLOCK * BLOCK;
+    memcpy(a->by_line, p->a, (size_t)p->m * COUNT);
+    memset(a->by_line[p->m], 0, (size_t)(lines - p->m) * COUNT);
+    for (int j = 0; j < lines; j += 16) {
+        bytes_transpose_16(a->by_line[j], COUNT, &a->by_k[0][j], CODES);
+        bytes_transpose_16(a->by_line[j] + 16, COUNT, &a->by_k[16][j], CODES);
+    }
+    if (p->scale_a) {
+        memcpy(scales, p->scale_a, (size_t)p->m);
+        memset(scales + p->m, 127, (size_t)(lines - p->m));
+    }
+    load_operand(a, lines, p->scale_a ? scales : NULL, p->step.a_type);
 }
 
 /* B's codes by column and by k. */
-static void arrange(const mxa_emu_product *p, integers *b)
+static void arrange(const mxa_emu_product *p, operand *b)
 {
     const uint8_t *from = p->b;
     for (int j = 0; j < p->n; j += 16) {
@@ -239,130 +348,70 @@ static void arrange(const mxa_emu_product *p, integers *b)
             if (p->b_k == 1) {
                 bytes_transpose_16(from + j * p->b_n + k, p->b_n, &b->by_k[k][j], CODES);
             } else {
-                bytes_transpose_16(from + k * p->b_k + j, p->b_k, &b->by_column[j][k], COUNT);
+                bytes_transpose_16(from + k * p->b_k + j, p->b_k, &b->by_line[j][k], COUNT);
             }
         }
     }
     for (int j = 0; p->b_k == 1 && j < p->n; j++) {
-        memcpy(b->by_column[j], from + j * p->b_n, COUNT);
+        memcpy(b->by_line[j], from + j * p->b_n, COUNT);
     }
     for (int k = 0; p->b_k != 1 && k < COUNT; k++) {
         memcpy(b->by_k[k], from + k * p->b_k, (size_t)p->n);
     }
 }
 
-/* Of 32 columns: last bits, and what their units have in common. */
-static void load_block(integers *b, int j, int mantissa_bits, __m256i unit)
+/* A column's low elements among its neighbours; 0: more than there is room for. */
+static int place_lows(integers *b, int column)
 {
-    for (int g = 0; g < GROUPS; g++) {
-        __m256i last = _mm256_set1_epi8(FAR8);
-        for (int k = g * GROUP; k < (g + 1) * GROUP; k++) {
-            last = _mm256_min_epi8(last, last_bits(load_ints(&b->by_k[k][j]), mantissa_bits));
+    for (int i = 0; i < b->of.lows[column]; i++) {
+        const low_element *from = &b->of.low[column][i];
+        if (b->lows == MOST_LOWS) {
+            return 0;
         }
-        _mm256_storeu_si256((__m256i *)(void *)&b->last[g][j], above_unit(last, unit));
+        low_vector *to = &b->low_vector[b->lows++];
+        *to = (low_vector){.column = (uint16_t)column,
+                           .k = (uint16_t)from->k,
+                           .is_next = b->has_low[column / LANES]};
+        to->pair[column % LANES][from->k % 2] = from->integer;
+        b->has_low[column / LANES] = 1;
     }
-    for (int l = j; l < j + BLOCK && !b->special[j / BLOCK]; l++) {
-        const int of = b->scaled_unit[l];
-        const int32_t bits = (254 - of) << 23; /* 2^(127 - of) */
-        b->least_unit = of < b->least_unit ? of : b->least_unit;
-        b->most_unit = of > b->most_unit ? of : b->most_unit;
-        memcpy(&b->finer[l], &bits, sizeof bits);
-    }
+    return 1;
 }
 
 /* 0: more low elements than there is room for. */
 static int load_integers(const mxa_emu_product *p, integers *b)
 {
-    int8_t unit8[COLUMNS];
-    const int mantissa_bits = mxa_dtype_mantissa_bits(p->step.b_type);
-    arrange(p, b);
-    memset(b->special, 0, sizeof b->special);
+    arrange(p, &b->of);
+    load_operand(&b->of, p->n, p->scale_b, p->step.b_type);
     memset(b->has_low, 0, sizeof b->has_low);
     b->lows = 0;
     b->has_exponents = 0;
     b->least_unit = 1000;
     b->most_unit = -1000;
     for (int j = 0; j < p->n; j++) {
-        taken t;
-        int32_t pair[PAIRS];
-        take_codes(&t, b->by_column[j], mantissa_bits);
-        memcpy(pair, t.integer, sizeof pair);
-        for (int i = 0; i < PAIRS; i++) {
-            b->pair[i][j] = pair[i];
+        const int of = b->of.scaled_unit[j];
+        const uint32_t bits = (uint32_t)(254 - of) << 23; /* 2^(127 - of) */
+        memcpy(&b->finer[j], &bits, sizeof bits);
+        if (b->of.special[j / BLOCK]) {
+            continue;
         }
-        unit8[j] = (int8_t)t.unit;
-        b->scale[j] = p->scale_b ? p->scale_b[j] : 127;
-        b->scaled_unit[j] = t.unit + b->scale[j];
-        b->special[j / BLOCK] |= t.special | (b->scale[j] == MXA_SCALE_NAN);
-        if (t.low) {
-            const int lows = take_lows(&t, b->by_column[j], mantissa_bits, j, &b->low[b->lows]);
-            if (lows > MOST_LOW || b->lows + lows > MOST_LOWS) {
-                return 0;
-            }
-            for (int i = b->lows; i < b->lows + lows; i++) {
-                const int k = b->low[i].k, first = j / LANES * LANES;
-                b->low_vector[i] = (low_vector){.first = (uint16_t)first,
-                                                .k = (uint16_t)(k / 2),
-                                                .is_next = b->has_low[j / LANES]};
-                b->low_vector[i].pair[j % LANES][k % 2] = b->low[i].integer;
-                b->has_low[j / LANES] = 1;
-            }
-            b->lows += lows;
+        b->least_unit = of < b->least_unit ? of : b->least_unit;
+        b->most_unit = of > b->most_unit ? of : b->most_unit;
+        if (b->of.lows[j] && !place_lows(b, j)) {
+            return 0;
         }
-    }
-    for (int j = 0; j < p->n; j += BLOCK) {
-        load_block(b, j, mantissa_bits, load_ints(&unit8[j]));
     }
     return 1;
-}
-
-static void load_integer_row(const mxa_emu_product *p, int i, integer_row *a)
-{
-    const int mantissa_bits = mxa_dtype_mantissa_bits(p->step.a_type);
-    taken t;
-    const uint8_t *code = (const uint8_t *)p->a + i * COUNT;
-    take_codes(&t, code, mantissa_bits);
-    memcpy(a->code, code, COUNT);
-    memcpy(a->pair, t.integer, sizeof a->pair);
-    __m256i last = last_bits(t.code, mantissa_bits);
-    last = above_unit(last, _mm256_set1_epi8((char)t.unit));
-    last = _mm256_min_epi8(last, _mm256_srli_epi32(last, 16));
-    last = _mm256_min_epi8(last, _mm256_srli_epi32(last, 8));
-    int8_t least[COUNT];
-    _mm256_storeu_si256((__m256i *)(void *)least, last);
-    for (int g = 0; g < GROUPS; g++) {
-        a->last[g] = (uint8_t)least[g * GROUP] * 0x01010101;
-    }
-    a->unit = t.unit;
-    a->has_exponents = 0;
-    a->lows = t.low ? take_lows(&t, code, mantissa_bits, 0, a->low) : 0;
-    a->scale = p->scale_a ? p->scale_a[i] : 127;
-    a->special = t.special || a->scale == MXA_SCALE_NAN || a->lows > MOST_LOW;
-    a->lows = a->special ? 0 : a->lows;
 }
 
 /* The exponents of all elements, for those who ask. */
 static void load_exponents(const mxa_emu_product *p, integers *b)
 {
-    const int mantissa_bits = mxa_dtype_mantissa_bits(p->step.b_type);
     for (int k = 0; k < COUNT && !b->has_exponents; k++) {
         for (int j = 0; j < p->n; j += BLOCK) {
-            _mm256_storeu_si256((__m256i *)(void *)&b->exponent[k][j],
-                                exponents_of(load_ints(&b->by_k[k][j]), mantissa_bits));
+            store_ints(&b->exponent[k][j],
+                       exponents_of(load_ints(&b->of.by_k[k][j]), b->of.mantissa_bits));
         }
     }
     b->has_exponents = 1;
-}
-
-static void load_row_exponents(const mxa_emu_product *p, integer_row *a)
-{
-    int8_t e[COUNT];
-    _mm256_storeu_si256((__m256i *)(void *)e,
-                        exponents_of(load_ints(a->code), mxa_dtype_mantissa_bits(p->step.a_type)));
-    for (int k = 0; k < COUNT; k += 8) {
-        __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&e[k]));
-        x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x01010101));
-        _mm256_storeu_si256((__m256i *)(void *)&a->exponent[k], x);
-    }
-    a->has_exponents = 1;
 }
