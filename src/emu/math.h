@@ -332,6 +332,67 @@ MXA_EMU_F16X2(exp2_f16x2(uint32_t x), (uint32_t)mxa_emu_exp2_f16((uint16_t)x),
 
 /* ---- two FP32 ---- */
 
+#if defined(__AVX2__) && defined(__FMA__)
+#define MXA_EMU_F32X2 /* in vectors */
+
+/* The low two of a vector's elements; the others are anything. */
+typedef struct mxa_f32x2 {
+    __m128 both;
+} mxa_f32x2;
+
+MXA_DEVICE mxa_f32x2 f32x2_from(float low, float high)
+{
+    return (mxa_f32x2){_mm_unpacklo_ps(_mm_set_ss(low), _mm_set_ss(high))};
+}
+
+MXA_DEVICE float f32x2_low(mxa_f32x2 x)
+{
+    return _mm_cvtss_f32(x.both);
+}
+
+MXA_DEVICE float f32x2_high(mxa_f32x2 x)
+{
+    return _mm_cvtss_f32(_mm_movehdup_ps(x.both));
+}
+
+MXA_DEVICE mxa_f32x2 fma_f32x2(mxa_f32x2 a, mxa_f32x2 b, mxa_f32x2 c)
+{
+    return (mxa_f32x2){_mm_fmadd_ps(a.both, b.both, c.both)};
+}
+
+MXA_DEVICE mxa_f32x2 mul_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    return (mxa_f32x2){_mm_mul_ps(a.both, b.both)};
+}
+
+MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    return (mxa_f32x2){_mm_add_ps(a.both, b.both)};
+}
+
+/* As max_f32: what the instruction gives for zeros and a NaN is its second operand. */
+MXA_DEVICE mxa_f32x2 max_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    const __m128 most = _mm_max_ps(a.both, b.both), equal = _mm_cmpeq_ps(a.both, b.both);
+    const __m128 either = _mm_blendv_ps(most, _mm_and_ps(a.both, b.both), equal);
+    const __m128 number = _mm_blendv_ps(either, a.both, _mm_cmpunord_ps(b.both, b.both));
+    const __m128 nan = _mm_cmpunord_ps(number, number);
+    return (mxa_f32x2){_mm_blendv_ps(number, _mm_castsi128_ps(_mm_set1_epi32(0x7FFFFFFF)), nan)};
+}
+
+MXA_DEVICE mxa_f32x2 add_exponent_f32x2(mxa_f32x2 x, mxa_f32x2 n)
+{
+    const __m128i up = _mm_slli_epi32(_mm_castps_si128(n.both), 23);
+    return (mxa_f32x2){_mm_castsi128_ps(_mm_add_epi32(_mm_castps_si128(x.both), up))};
+}
+
+MXA_DEVICE mxa_f32x2 exp2_approx_f32x2(mxa_f32x2 x)
+{
+    return f32x2_from(exp2_approx(f32x2_low(x)), exp2_approx(f32x2_high(x)));
+}
+
+#else
+
 typedef struct mxa_f32x2 {
     float low, high;
 } mxa_f32x2;
@@ -351,33 +412,8 @@ MXA_DEVICE float f32x2_high(mxa_f32x2 x)
     return x.high;
 }
 
-/* 2^x of both: exp2_approx in vectors of two. */
 MXA_DEVICE mxa_f32x2 exp2_approx_f32x2(mxa_f32x2 x)
 {
-#if defined(__AVX2__)
-    const __m128 both = _mm_unpacklo_ps(_mm_set_ss(x.low), _mm_set_ss(x.high));
-    const __m128 magnitude = _mm_andnot_ps(_mm_set1_ps(-0.0F), both);
-    const __m128 plain = _mm_and_ps(_mm_cmpge_ps(magnitude, _mm_set1_ps(0x1p-126F)),
-                                    _mm_cmplt_ps(magnitude, _mm_set1_ps(126)));
-    if ((_mm_movemask_ps(plain) & 3) == 3 &&
-        !atomic_load_explicit(&mxa_emu_approximate_threads, memory_order_relaxed)) {
-        const __m128d wide = _mm_cvtps_pd(both), shift = _mm_set1_pd(0x1.8p44);
-        const __m128d nearest = _mm_add_pd(wide, shift);
-        const __m128d r = _mm_mul_pd(_mm_sub_pd(wide, _mm_sub_pd(nearest, shift)),
-                                     _mm_set1_pd(0x1.62e42fefa39efp-1));
-        const __m128i i = _mm_castpd_si128(nearest);
-        const __m128d root = _mm_loadh_pd(_mm_load_sd(&mxa_emu_roots[_mm_extract_epi8(i, 0)]),
-                                          &mxa_emu_roots[_mm_extract_epi8(i, 8)]);
-        const __m128d high = _mm_add_pd(
-            _mm_set1_pd(0.5),
-            _mm_mul_pd(r, _mm_add_pd(_mm_set1_pd(1.0 / 6), _mm_mul_pd(r, _mm_set1_pd(1.0 / 24)))));
-        const __m128d y =
-            _mm_add_pd(root, _mm_mul_pd(root, _mm_add_pd(r, _mm_mul_pd(_mm_mul_pd(r, r), high))));
-        const __m128i up = _mm_slli_epi64(_mm_srli_epi64(i, 8), 52);
-        const __m128 z = _mm_cvtpd_ps(_mm_castsi128_pd(_mm_add_epi64(_mm_castpd_si128(y), up)));
-        return f32x2_from(_mm_cvtss_f32(z), _mm_cvtss_f32(_mm_movehdup_ps(z)));
-    }
-#endif
     return f32x2_from(exp2_approx(x.low), exp2_approx(x.high));
 }
 
@@ -395,5 +431,18 @@ MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
 {
     return f32x2_from(a.low + b.low, a.high + b.high);
 }
+
+MXA_DEVICE mxa_f32x2 max_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    return f32x2_from(max_f32(a.low, b.low), max_f32(a.high, b.high));
+}
+
+MXA_DEVICE mxa_f32x2 add_exponent_f32x2(mxa_f32x2 x, mxa_f32x2 n)
+{
+    return f32x2_from(f32_bits(bits_f32(x.low) + (bits_f32(n.low) << 23)),
+                      f32_bits(bits_f32(x.high) + (bits_f32(n.high) << 23)));
+}
+
+#endif
 
 #endif

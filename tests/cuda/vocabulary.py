@@ -20,7 +20,8 @@ HEADERS = [h for h in sorted((ROOT / "src/cuda/dev").glob("*.h")) if h.name != "
 INCLUDES = "".join(f'#include "cuda/dev/{h.name}"\n' for h in HEADERS)
 # Words that start names of one arch's functions.
 BLACKWELL = ("tcgen05", "tmem", "launch_control", "e8m0", "bf16x2_from_e8m0", "max3", "warp_max_abs", "f32x2", "fma_f32x2",
-             "mul_f32x2", "add_f32x2")
+             "mul_f32x2", "add_f32x2", "max_f32x2", "add_exponent", "f32x8", "fma_f32x8", "exp2_approx_f32x8", "e4m3x8",
+             "max_nan_f32x32")
 HOPPER = ("wgmma_",)
 PARAMETERS = "struct given { mxa_device_map map; unsigned long long x[64], *out; };\n"
 MACROS = 'extern "C" __global__ void k_macros(void) { bulk_wait(0); bulk_wait_read(1); setmaxnreg_decrease(24); }\n'
@@ -45,6 +46,9 @@ def kernel(result, name, parameters):
             lines.append(f"{base} a{i}[128]; for (int k = 0; k < 128; k++) a{i}[k] = ({base})p.x[k % 60 + {i}];")
             arguments.append(f"a{i}")
             arrays.append(f"a{i}")
+        elif base == "mxa_f32x8":
+            lines.append(f"uint32_t a{i}[8]; for (int k = 0; k < 8; k++) a{i}[k] = (uint32_t)p.x[k + {i}];")
+            arguments.append(f"f32x8_bits(a{i})")
         elif base == "mxa_u32x4":
             arguments.append("mxa_u32x4{1, 2, 3, (uint32_t)p.x[3]}")
         else:
@@ -52,6 +56,8 @@ def kernel(result, name, parameters):
     call = f"{name}({', '.join(arguments)})"
     if result.strip() == "void":
         lines.append(f"{call};")
+    elif result.strip() == "mxa_f32x8":
+        lines.append(f"mxa_f32x8 y = {call}; for (int k = 0; k < 4; k++) s += y.pair[k];")
     else:
         lines.append(f"s += {call}.x;" if result.startswith("mxa_u32x") else f"s += (unsigned long long){call};")
     lines += [f"for (int k = 0; k < 128; k++) s += (unsigned long long){a}[k];" for a in arrays]

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/dev/convert.h"
+#include "cuda/dev/f32x8.h"
 #include "cuda/dev/math.h"
 #include "cuda/dev/memory.h"
 #include "emu/launch.h"
@@ -265,6 +266,85 @@ static void maxima(void)
     CHECK(bits_f32(max_f32(-0.0F, 0)) == 0 && bits_f32(max_nan_f32(0, -0.0F)) == 0, "zeros");
 }
 
+/* A number of any kind: a logit, any code, zeros, infinities, NaN of both signs, FP32's edges. */
+static float any_number(mxt_random *random)
+{
+    static const uint32_t edges[] = {0,          0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001,
+                                     0xFFC00001, 0x00000001, 0x807FFFFF, 0xC2FC0000, 0xC2FC0001,
+                                     0x42FFFFFF, 0x43000000, 0xC3800001, 0x43E80000, 0x3A800000};
+    const uint64_t u = mxt_random_u64(random);
+    const float x = (float)mxt_random_gaussian(random);
+    switch (u & 3) {
+    case 0:
+        return f32_bits(edges[(u >> 8) % (sizeof edges / sizeof edges[0])]);
+    case 1:
+        return f32_bits((uint32_t)(u >> 32));
+    default:
+        return u & 4 ? x * 100 : x;
+    }
+}
+
+static int equal(float a, float b)
+{
+    return bits_f32(a) == bits_f32(b) || (a != a && b != b);
+}
+
+/* Eight and thirty-two numbers as one by one. */
+static void eights(uint64_t seed)
+{
+    mxt_random random = {47 + seed};
+    mxt_case("eights, seed %llu", (unsigned long long)seed);
+    mxa_emu_approximate(seed);
+    for (int round = 0; round < 4000; round++) {
+        float x[32];
+        uint32_t bits[32], codes[2];
+        const int plain = round & 1; /* no NaN, which would be eight that is seen */
+        for (int i = 0; i < 32; i++) {
+            x[i] = any_number(&random);
+            x[i] = plain && x[i] != x[i] ? 0 : round % 16 == 1 ? fminf(x[i], 0) : x[i];
+            bits[i] = bits_f32(x[i]);
+        }
+        const mxa_f32x2 b = f32x2_from(x[8], x[9]), c = f32x2_from(x[10], x[11]);
+        const mxa_f32x8 eight = f32x8_bits(bits), sums = fma_f32x8(eight, b, c);
+        const mxa_f32x8 powers = exp2_approx_f32x8(eight);
+        const mxa_f32x8 turned = f32x8_from(f32x8_pair(eight, 3), f32x8_pair(eight, 2),
+                                            f32x8_pair(eight, 1), f32x8_pair(eight, 0));
+        e4m3x8_from_f32x8(eight, codes);
+        float most = x[0];
+        for (int i = 0; i < 32; i++) {
+            most = max_nan_f32(most, x[i]);
+        }
+        CHECK(equal(max_nan_f32x32(bits), most), "round %d: the largest is %a", round,
+              (double)most);
+        for (int i = 0; i < 8; i += 2) {
+            const mxa_f32x2 two = f32x8_pair(eight, i / 2), sum = f32x8_pair(sums, i / 2);
+            const mxa_f32x2 power = f32x8_pair(powers, i / 2), back = f32x8_pair(turned, 3 - i / 2);
+            const mxa_f32x2 larger = max_f32x2(two, b), scaled = add_exponent_f32x2(two, b);
+            const float low = x[i], high = x[i + 1];
+            CHECK(equal(f32x2_low(sum), fma_rn(low, x[8], x[10])) &&
+                      equal(f32x2_high(sum), fma_rn(high, x[9], x[11])),
+                  "round %d: fma of (%a, %a)", round, (double)low, (double)high);
+            CHECK(bits_f32(f32x2_low(power)) == bits_f32(exp2_approx(low)) &&
+                      bits_f32(f32x2_high(power)) == bits_f32(exp2_approx(high)),
+                  "round %d: exp2 of (%a, %a)", round, (double)low, (double)high);
+            CHECK(bits_f32(f32x2_low(back)) == bits[i] && bits_f32(f32x2_high(back)) == bits[i + 1],
+                  "round %d: pair %d", round, i / 2);
+            CHECK(equal(f32x2_low(larger), max_f32(low, x[8])) &&
+                      equal(f32x2_high(larger), max_f32(high, x[9])),
+                  "round %d: the larger of (%a, %a) and (%a, %a)", round, (double)low, (double)high,
+                  (double)x[8], (double)x[9]);
+            CHECK(bits_f32(f32x2_low(scaled)) == bits[i] + (bits[8] << 23) &&
+                      bits_f32(f32x2_high(scaled)) == bits[i + 1] + (bits[9] << 23),
+                  "round %d: (%08x, %08x) and exponents", round, bits[i], bits[i + 1]);
+        }
+        for (int i = 0; i < 8; i += 4) {
+            const uint32_t want = e4m3x4_from_f32(x[i], x[i + 1], x[i + 2], x[i + 3]);
+            CHECK(codes[i / 4] == want, "round %d: %08x, not %08x", round, codes[i / 4], want);
+        }
+    }
+    mxa_emu_approximate(0);
+}
+
 /* fma_rn for products and sums that lie together, some of them halfway between two FP32. */
 static void fused(void)
 {
@@ -309,8 +389,8 @@ static void approximations(void)
             CHECK(y == exp2_approx(x), "exp2(%a) differs from itself", (double)x);
             const float z = (float)(mxt_random_uniform(&random) * 1.5 + 0.5);
             const mxa_f32x2 both = exp2_approx_f32x2(f32x2_from(x, z));
-            CHECK(both.low == y && both.high == exp2_approx(z), "exp2 of (%a, %a)", (double)x,
-                  (double)z);
+            CHECK(f32x2_low(both) == y && f32x2_high(both) == exp2_approx(z), "exp2 of (%a, %a)",
+                  (double)x, (double)z);
             log2_error = fmax(log2_error, fabs((double)log2_approx(z) - log2((double)z)));
             const float t = (float)mxt_random_gaussian(&random);
             tanh_error = fmax(tanh_error, fabs((double)tanh_approx(t) / tanh((double)t) - 1));
@@ -344,8 +424,8 @@ static void approximations(void)
         const mxa_f32x2 both = exp2_approx_f32x2(f32x2_from(rare[i], 1));
         const mxa_f32x2 turned = exp2_approx_f32x2(f32x2_from(1, rare[i]));
         const uint32_t want = bits_f32(exp2_approx(rare[i]));
-        CHECK(bits_f32(both.low) == want && bits_f32(turned.high) == want &&
-                  both.high == exp2_approx(1) && turned.low == both.high,
+        CHECK(bits_f32(f32x2_low(both)) == want && bits_f32(f32x2_high(turned)) == want &&
+                  f32x2_high(both) == exp2_approx(1) && f32x2_low(turned) == f32x2_high(both),
               "exp2 of a pair with %g", (double)rare[i]);
     }
     CHECK(is_nan(exp2_approx(NAN)) && is_nan(log2_approx(-1)), "NaN");
@@ -402,6 +482,8 @@ int main(int argc, char **argv)
     packed_maxima();
     maxima();
     fused();
+    eights(0);
+    eights(3);
     approximations();
     launches();
     return mxt_finish();

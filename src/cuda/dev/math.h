@@ -314,6 +314,19 @@ MXA_DEVICE mxa_f32x2 add_f32x2(mxa_f32x2 a, mxa_f32x2 b)
     return y;
 }
 
+/* max_f32 of both. */
+MXA_DEVICE mxa_f32x2 max_f32x2(mxa_f32x2 a, mxa_f32x2 b)
+{
+    return f32x2_from(max_f32(f32x2_low(a), f32x2_low(b)), max_f32(f32x2_high(a), f32x2_high(b)));
+}
+
+/* The bits of both, plus 2^23 times those of n: a number times 2^n, for small integers n. */
+MXA_DEVICE mxa_f32x2 add_exponent_f32x2(mxa_f32x2 x, mxa_f32x2 n)
+{
+    return f32x2_from(f32_bits(bits_f32(f32x2_low(x)) + (bits_f32(f32x2_low(n)) << 23)),
+                      f32_bits(bits_f32(f32x2_high(x)) + (bits_f32(f32x2_high(n)) << 23)));
+}
+
 #else
 #include "emu/math.h"
 #endif

@@ -15,15 +15,14 @@
 
 #include "cuda/dev/barrier.h"
 #include "cuda/dev/convert.h"
+#include "cuda/dev/f32x8.h"
 #include "cuda/dev/math.h"
 #include "cuda/dev/tmem.h"
 #include "cuda/sm100/forward_tile.h"
 
 enum {
-    FORWARD_P_LOG2 = 8,    /* P is held times 2^8 */
-    FORWARD_HEADROOM = 3,  /* WHY 3: 26% of warp tiles rescale without, 0.3% with */
-    FORWARD_POLYNOMIAL = 4 /* one pair of columns of so many takes exp2 from the FMA pipes. WHY: 16
-                            * exponentials a clock against 128 multiply-adds; a quarter balances */
+    FORWARD_P_LOG2 = 8,  /* P is held times 2^8 */
+    FORWARD_HEADROOM = 3 /* WHY 3: 26% of warp tiles rescale without, 0.3% with */
 };
 
 #define FORWARD_MINUS_INF f32_bits(0xFF800000u)
@@ -47,20 +46,18 @@ MXA_DEVICE float forward_power(float d)
  * (relative error below 7.5e-5, minimax), n added to the exponent. Below -126 it
  * stays where it is, at 2^-126 or a little less: P is 0 and the row's sum, at least 2^4, does not
  * move. A NaN counts as the least: the row's maximum has seen it. */
-MXA_DEVICE void forward_exp2_polynomial(mxa_f32x2 x, float *low, float *high)
+MXA_DEVICE mxa_f32x2 forward_exp2_polynomial(mxa_f32x2 x)
 {
     const mxa_f32x2 magic = f32x2_from(FORWARD_MAGIC, FORWARD_MAGIC);
     const mxa_f32x2 minus = f32x2_from(-1.0f, -1.0f);
-    x = f32x2_from(max_f32(f32x2_low(x), -126.0f), max_f32(f32x2_high(x), -126.0f));
+    x = max_f32x2(x, f32x2_from(-126.0f, -126.0f));
     mxa_f32x2 t = add_f32x2(x, magic);
     mxa_f32x2 f = add_f32x2(x, fma_f32x2(t, minus, magic));
     const mxa_f32x2 c0 = f32x2_from(0.999928057f, 0.999928057f);
     const mxa_f32x2 c1 = f32x2_from(0.693260968f, 0.693260968f);
     const mxa_f32x2 c2 = f32x2_from(0.242611125f, 0.242611125f);
     const mxa_f32x2 c3 = f32x2_from(0.0551716685f, 0.0551716685f);
-    mxa_f32x2 p = fma_f32x2(fma_f32x2(fma_f32x2(c3, f, c2), f, c1), f, c0);
-    *low = f32_bits(bits_f32(f32x2_low(p)) + (bits_f32(f32x2_low(t)) << 23));
-    *high = f32_bits(bits_f32(f32x2_high(p)) + (bits_f32(f32x2_high(t)) << 23));
+    return add_exponent_f32x2(fma_f32x2(fma_f32x2(fma_f32x2(c3, f, c2), f, c1), f, c0), t);
 }
 
 /* Scores to logits in log2 units, where they are not simply scaled: a softcap, or a scale that is
@@ -128,12 +125,7 @@ MXA_DEVICE void forward_raise(const uint32_t *s, float scale, forward_row *row)
     float top[4];
     MXA_UNROLL
     for (int c = 0; c < 4; c++) {
-        const uint32_t *x = s + c * 32;
-        top[c] = max_nan_f32(f32_bits(x[0]), f32_bits(x[1]));
-        MXA_UNROLL
-        for (int i = 2; i < 32; i += 2) {
-            top[c] = max3_nan_f32(top[c], f32_bits(x[i]), f32_bits(x[i + 1]));
-        }
+        top[c] = max_nan_f32x32(s + c * 32);
     }
     float most = max3_nan_f32(max_nan_f32(top[0], top[1]), top[2], top[3]);
     most = max_nan_f32(mul_rn(most, scale), row->m);
@@ -182,28 +174,24 @@ MXA_DEVICE void forward_exponentials(const uint32_t *s, float scale, const forwa
     for (int group = 0; group < 4; group++) {
         uint32_t p[16];
         MXA_UNROLL
-        for (int i = 0; i < 8; i++) {
-            const uint32_t *four = s + 32 * group + 4 * i;
-            float e[4];
-            MXA_UNROLL
-            for (int pair = 0; pair < 2; pair++) {
-                mxa_f32x2 x =
-                    fma_f32x2(f32x2_from(f32_bits(four[2 * pair]), f32_bits(four[2 * pair + 1])),
-                              scales, bases);
-                if (!marks && (2 * i + pair) % FORWARD_POLYNOMIAL == FORWARD_POLYNOMIAL - 1) {
-                    forward_exp2_polynomial(x, &e[2 * pair], &e[2 * pair + 1]);
-                } else {
-                    x = exp2_approx_f32x2(x);
-                    e[2 * pair] = f32x2_low(x);
-                    e[2 * pair + 1] = f32x2_high(x);
-                }
-                sum[pair] = add_f32x2(sum[pair], f32x2_from(e[2 * pair], e[2 * pair + 1]));
+        for (int i = 0; i < 4; i++) {
+            const mxa_f32x8 x = fma_f32x8(f32x8_bits(s + 32 * group + 8 * i), scales, bases);
+            mxa_f32x8 e = exp2_approx_f32x8(x);
+            const mxa_f32x2 e0 = f32x8_pair(e, 0), e1 = f32x8_pair(e, 1), e2 = f32x8_pair(e, 2);
+            mxa_f32x2 e3 = f32x8_pair(e, 3);
+            if (!marks) { /* WHY: of 16 exponentials a clock and 128 multiply-adds, a quarter */
+                e3 = forward_exp2_polynomial(f32x8_pair(x, 3));
+                e = f32x8_from(e0, e1, e2, e3);
             }
+            sum[0] = add_f32x2(add_f32x2(sum[0], e0), e2);
+            sum[1] = add_f32x2(add_f32x2(sum[1], e1), e3);
             if (marks) {
-                p[2 * i] = bf16x2_from_f32x2(e[0], e[1]);
-                p[2 * i + 1] = bf16x2_from_f32x2(e[2], e[3]);
+                p[4 * i] = bf16x2_from_f32x2(f32x2_low(e0), f32x2_high(e0));
+                p[4 * i + 1] = bf16x2_from_f32x2(f32x2_low(e1), f32x2_high(e1));
+                p[4 * i + 2] = bf16x2_from_f32x2(f32x2_low(e2), f32x2_high(e2));
+                p[4 * i + 3] = bf16x2_from_f32x2(f32x2_low(e3), f32x2_high(e3));
             } else {
-                p[i] = e4m3x4_from_f32(e[0], e[1], e[2], e[3]);
+                e4m3x8_from_f32x8(e, &p[2 * i]);
             }
         }
         if (!marks) {
