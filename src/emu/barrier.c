@@ -45,10 +45,8 @@ static void complete(mxa_emu_named_barrier *barrier, int id, mxa_emu_thread *las
     mxa_emu *emu = mxa_emu_now;
     mxa_emu_clocks *clocks = &emu->engine->clocks;
     mxa_emu_cta *cta = emu->thread->cta;
-    const mxa_emu_clock *known = mxa_emu_gathered(clocks, &barrier->known);
-    const mxa_emu_clock *proxy = mxa_emu_gathered(clocks, &barrier->proxy);
-    mxa_emu_gathering_clear(clocks, &barrier->known);
-    mxa_emu_gathering_clear(clocks, &barrier->proxy);
+    const mxa_emu_clock *known = mxa_emu_gathered_last(clocks, &barrier->known);
+    const mxa_emu_clock *proxy = mxa_emu_gathered_last(clocks, &barrier->proxy);
     barrier->arrived = 0;
     for (int i = emu->threads - 1; i >= 0; i--) {
         mxa_emu_thread *thread = &cta->threads[i];
@@ -120,15 +118,14 @@ static void sync_lanes(mxa_emu_meeting *meeting)
     for (int i = 0; i < meeting->lanes; i++) {
         mxa_emu_publish_of(&meeting->first[i], &known, &proxy);
     }
-    const mxa_emu_clock *all_known = mxa_emu_gathered(clocks, &known);
-    const mxa_emu_clock *all_proxy = mxa_emu_gathered(clocks, &proxy);
+    /* Each lane gave what it knows, so that all of it together is what each knows now. */
+    const mxa_emu_clock *all_known = mxa_emu_gathered_last(clocks, &known);
+    const mxa_emu_clock *all_proxy = mxa_emu_gathered_last(clocks, &proxy);
     for (int i = 0; i < meeting->lanes; i++) {
-        mxa_emu_acquire(&meeting->first[i], all_known, all_proxy);
+        mxa_emu_acquire_all(&meeting->first[i], all_known, all_proxy);
     }
     mxa_emu_clock_drop(clocks, all_known);
     mxa_emu_clock_drop(clocks, all_proxy);
-    mxa_emu_gathering_clear(clocks, &known);
-    mxa_emu_gathering_clear(clocks, &proxy);
 }
 
 void mxa_emu_warp_sync(void)

@@ -47,6 +47,13 @@ static mxa_emu_clock *clock_new(mxa_emu_clocks *clocks)
     return clock;
 }
 
+static mxa_emu_clock *copy_of(mxa_emu_clocks *clocks, const mxa_emu_clock *clock)
+{
+    mxa_emu_clock *copy = clock_new(clocks);
+    memcpy(copy->at, clock->at, clocks->components * sizeof copy->at[0]);
+    return copy;
+}
+
 const mxa_emu_clock *mxa_emu_clock_keep(const mxa_emu_clock *clock)
 {
     mxa_emu_clock *counted;
@@ -61,6 +68,14 @@ void mxa_emu_clock_drop(mxa_emu_clocks *clocks, const mxa_emu_clock *clock)
     memcpy(&counted, &clock, sizeof counted);
     if (clock && --counted->references == 0) {
         put_back(clocks, counted);
+    }
+}
+
+void mxa_emu_clock_set(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, const mxa_emu_clock *to)
+{
+    if (*clock != to) {
+        mxa_emu_clock_drop(clocks, *clock);
+        *clock = mxa_emu_clock_keep(to);
     }
 }
 
@@ -213,8 +228,7 @@ void mxa_emu_clock_raise(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, ui
     }
     if (clocks->last_raise.from != mine || clocks->last_raise.component != component ||
         clocks->last_raise.value != value) {
-        mxa_emu_clock *raised = clock_new(clocks);
-        memcpy(raised->at, mine->at, clocks->components * sizeof mine->at[0]);
+        mxa_emu_clock *raised = copy_of(clocks, mine);
         raised->at[component] = value;
         mxa_emu_clock_drop(clocks, clocks->last_raise.from);
         mxa_emu_clock_drop(clocks, clocks->last_raise.raised);
@@ -227,21 +241,15 @@ void mxa_emu_clock_raise(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, ui
     mxa_emu_clock_drop(clocks, mine);
 }
 
-static void open_sum(mxa_emu_clocks *clocks, mxa_emu_gathering *into)
-{
-    if (!into->sum) {
-        into->sum = clock_new(clocks);
-        memset(into->sum->at, 0, clocks->components * sizeof into->sum->at[0]);
-    }
-}
-
 void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_emu_clock *clock)
 {
-    open_sum(clocks, into);
-    if (clock == into->last || clock == clocks->zero) {
+    if (!into->sum) {
+        into->sum = copy_of(clocks, clock);
+    } else if (clock == into->last || clock == clocks->zero) {
         return;
+    } else {
+        raise_to(clocks, into->sum->at, clock->at);
     }
-    raise_to(clocks, into->sum->at, clock->at);
     mxa_emu_clock_drop(clocks, into->last);
     into->last = mxa_emu_clock_keep(clock);
 }
@@ -249,7 +257,9 @@ void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_e
 void mxa_emu_gather_component(mxa_emu_clocks *clocks, mxa_emu_gathering *into, uint16_t component,
                               uint32_t value)
 {
-    open_sum(clocks, into);
+    if (!into->sum) {
+        into->sum = copy_of(clocks, clocks->zero);
+    }
     if (into->sum->at[component] < value) {
         into->sum->at[component] = value;
     }
@@ -257,12 +267,15 @@ void mxa_emu_gather_component(mxa_emu_clocks *clocks, mxa_emu_gathering *into, u
 
 const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, const mxa_emu_gathering *from)
 {
-    if (!from->sum) {
-        return mxa_emu_clock_keep(clocks->zero);
-    }
-    mxa_emu_clock *copy = clock_new(clocks);
-    memcpy(copy->at, from->sum->at, clocks->components * sizeof copy->at[0]);
-    return copy;
+    return from->sum ? copy_of(clocks, from->sum) : mxa_emu_clock_keep(clocks->zero);
+}
+
+const mxa_emu_clock *mxa_emu_gathered_last(mxa_emu_clocks *clocks, mxa_emu_gathering *from)
+{
+    const mxa_emu_clock *sum = from->sum ? from->sum : mxa_emu_clock_keep(clocks->zero);
+    from->sum = NULL;
+    mxa_emu_gathering_clear(clocks, from);
+    return sum;
 }
 
 void mxa_emu_gathering_clear(mxa_emu_clocks *clocks, mxa_emu_gathering *gathering)

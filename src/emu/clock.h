@@ -41,6 +41,10 @@ void mxa_emu_clocks_free(mxa_emu_clocks *clocks);
 const mxa_emu_clock *mxa_emu_clock_keep(const mxa_emu_clock *clock);
 void mxa_emu_clock_drop(mxa_emu_clocks *clocks, const mxa_emu_clock *clock);
 
+/* *clock becomes `to`. */
+void mxa_emu_clock_set(mxa_emu_clocks *clocks, const mxa_emu_clock **clock,
+                       const mxa_emu_clock *to);
+
 /* *clock becomes the join of itself and `other`; references move along. */
 void mxa_emu_clock_join(mxa_emu_clocks *clocks, const mxa_emu_clock **clock,
                         const mxa_emu_clock *other);
@@ -60,6 +64,8 @@ void mxa_emu_gather_component(mxa_emu_clocks *clocks, mxa_emu_gathering *into, u
                               uint32_t value);
 /* A copy of the sum so far, with a reference for the caller. */
 const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, const mxa_emu_gathering *from);
+/* The sum itself, and nothing is gathered then. */
+const mxa_emu_clock *mxa_emu_gathered_last(mxa_emu_clocks *clocks, mxa_emu_gathering *from);
 void mxa_emu_gathering_clear(mxa_emu_clocks *clocks, mxa_emu_gathering *gathering);
 
 #endif

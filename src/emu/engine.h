@@ -92,6 +92,9 @@ void mxa_emu_publish(mxa_emu_gathering *known, mxa_emu_gathering *proxy);
 void mxa_emu_publish_of(mxa_emu_thread *thread, mxa_emu_gathering *known, mxa_emu_gathering *proxy);
 void mxa_emu_acquire(mxa_emu_thread *thread, const mxa_emu_clock *known,
                      const mxa_emu_clock *proxy);
+/* The same where the clocks have all that the thread knows. */
+void mxa_emu_acquire_all(mxa_emu_thread *thread, const mxa_emu_clock *known,
+                         const mxa_emu_clock *proxy);
 
 /* ---- barriers (barrier.c, mbarrier.c) ---- */
 

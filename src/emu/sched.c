@@ -437,6 +437,17 @@ void mxa_emu_acquire(mxa_emu_thread *thread, const mxa_emu_clock *known, const m
     }
 }
 
+void mxa_emu_acquire_all(mxa_emu_thread *thread, const mxa_emu_clock *known,
+                         const mxa_emu_clock *proxy)
+{
+    mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
+    mxa_emu_clock_set(clocks, &thread->known, known);
+    mxa_emu_clock_set(clocks, &thread->proxy, proxy);
+    if (!mxa_emu_now->options.strict_fences) {
+        mxa_emu_clock_join(clocks, &thread->tensor, thread->known);
+    }
+}
+
 void mxa_emu_learn(mxa_emu_thread *thread, uint16_t component, uint32_t clock)
 {
     if (mxa_emu_now->options.checks) {
