@@ -246,13 +246,13 @@ static int cut_one(const integers *b, const four_rows *four, int r, int j, int w
                    uint32_t *d)
 {
     const int a_bits = four->a->mantissa_bits, b_bits = b->of.mantissa_bits;
-    const uint8_t *a = four->a->by_line[four->first + r];
+    const uint8_t *a = line_of(four->a, four->first + r);
     const int scale = b->of.scale[j] + four->a->scale[four->first + r] - 254,
               field = (int)(c >> 23 & 0xFF);
     const int own = field - 127, products = four->largest[r][j] + scale;
     const int largest = four->largest[r][j] < LEAST8 || products < own ? own : products;
     const __m256i last = _mm256_add_epi8(last_bits(load_ints(a), a_bits),
-                                         last_bits(load_ints(b->of.by_line[j]), b_bits));
+                                         last_bits(load_ints(line_of(&b->of, j)), b_bits));
     const int at = largest - scale - FRACTION; /* the cut; fits: not above 2*FAR8 */
     if (!wrong && at > -128 && at <= 2 * FAR8 &&
         !_mm256_movemask_epi8(_mm256_cmpgt_epi8(_mm256_set1_epi8((char)at), last))) {
@@ -268,7 +268,7 @@ static int cut_one(const integers *b, const four_rows *four, int r, int j, int w
         __m256i terms = _mm256_setzero_si256();
         for (int k = half * HALF_SUM; k < (half + 1) * HALF_SUM; k += LANES) {
             const __m256 x = _mm256_mul_ps(eight_values(a + k, a_bits),
-                                           eight_values(b->of.by_line[j] + k, b_bits));
+                                           eight_values(line_of(&b->of, j) + k, b_bits));
             terms = _mm256_add_epi32(terms, _mm256_cvttps_epi32(_mm256_mul_ps(x, factor)));
         }
         __m128i four_terms =
@@ -311,12 +311,12 @@ static __attribute__((noinline)) int exact_but_some(const integers *b, four_rows
     }
     const __m256i top_bits = _mm256_set1_epi8((char)0x80);
     const int line = four->first + r;
-    const __m256i a = exponents_of(load_ints(four->a->by_line[line]), four->a->mantissa_bits);
+    const __m256i a = exponents_of(load_ints(line_of(four->a, line)), four->a->mantissa_bits);
     int count = 0;
     for (uint32_t rest = others; rest; rest &= rest - 1, count++) {
         const int l = __builtin_ctz(rest);
         const uint32_t own = c ? c[l] : 0;
-        const __m256i e = exponents_of(load_ints(b->of.by_line[j + l]), b->of.mantissa_bits);
+        const __m256i e = exponents_of(load_ints(line_of(&b->of, j + l)), b->of.mantissa_bits);
         const int top = largest_byte(_mm256_xor_si256(_mm256_add_epi8(a, e), top_bits)) - 128;
         const int field = top + b->of.scale[j + l] + four->a->scale[line] - 127;
         const int own_field = (int)(own >> 23 & 0xFF);
@@ -548,7 +548,7 @@ static void load_row_exponents(four_rows *four, int r)
     int8_t e[COUNT];
     row_exponents *a = &four->row[r];
     store_ints(e,
-               exponents_of(load_ints(four->a->by_line[four->first + r]), four->a->mantissa_bits));
+               exponents_of(load_ints(line_of(four->a, four->first + r)), four->a->mantissa_bits));
     for (int k = 0; k < COUNT; k += 8) {
         __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)&e[k]));
         store_ints(&a->exponent[k], _mm256_mullo_epi32(x, _mm256_set1_epi32(0x01010101)));

@@ -52,7 +52,8 @@ typedef struct low_element {
 typedef struct operand {
     /* lines of these are multiples of 32 bytes, and start at such */
     _Alignas(64) int32_t pair[PAIRS][COLUMNS + LANES]; /* two k's of a line */
-    uint8_t by_line[COLUMNS][COUNT], by_k[COUNT][CODES];
+    const uint8_t *codes;                              /* by line: the caller's, or in `lines` */
+    uint8_t lines[COLUMNS][COUNT], by_k[COUNT][CODES];
     int8_t last[GROUPS][CODES];                   /* above the line's unit */
     int32_t scale[COLUMNS], scaled_unit[COLUMNS]; /* unit + scale */
     uint32_t special[COLUMNS / BLOCK];            /* bits of lines that are not for integers */
@@ -60,6 +61,11 @@ typedef struct operand {
     low_element low[COLUMNS][MOST_LOW];
     int mantissa_bits;
 } operand;
+
+static const uint8_t *line_of(const operand *o, int line)
+{
+    return o->codes + line * COUNT;
+}
 
 /* One of B's low elements, in the place of its column and k among eight columns' pairs. */
 typedef struct low_vector {
@@ -214,7 +220,7 @@ static int take_lows(operand *o, int line, int base)
     const int mantissa_bits = o->mantissa_bits, hidden = 1 << mantissa_bits;
     int count = 0;
     for (int k = 0; k < COUNT; k++) {
-        const int code = o->by_line[line][k], magnitude = code & 0x7F;
+        const int code = line_of(o, line)[k], magnitude = code & 0x7F;
         const int field = magnitude >> mantissa_bits, up = (field ? field : 1) - base;
         if (magnitude == 0 || up >= 0) {
             continue;
@@ -276,7 +282,7 @@ PRODUCT_INLINE void take_lines(operand *o, int j, int mantissa_bits)
     }
 }
 
-/* Lines of an operand whose codes are in by_line and by_k. */
+/* Lines of an operand whose codes are in `codes` and by_k. */
 static void load_operand(operand *o, int lines, const uint8_t *scales, mxattn_dtype dtype)
 {
     o->mantissa_bits = mxa_dtype_mantissa_bits(dtype);
@@ -326,38 +332,47 @@ static void load_rows(const mxa_emu_product *p, operand *a)
 {
     uint8_t scales[COLUMNS];
     const int lines = (p->m + BLOCK - 1) / BLOCK * BLOCK;
-    memcpy(a->by_line, p->a, (size_t)p->m * COUNT);
-    memset(a->by_line[p->m], 0, (size_t)(lines - p->m) * COUNT);
+    a->codes = p->a;
+    if (lines > p->m) {
+        memset(a->lines, 0, sizeof a->lines);
+        memcpy(a->lines, p->a, (size_t)p->m * COUNT);
+        a->codes = a->lines[0];
+    }
     for (int j = 0; j < lines; j += 16) {
-        bytes_transpose_16(a->by_line[j], COUNT, &a->by_k[0][j], CODES);
-        bytes_transpose_16(a->by_line[j] + 16, COUNT, &a->by_k[16][j], CODES);
+        bytes_transpose_16(line_of(a, j), COUNT, &a->by_k[0][j], CODES);
+        bytes_transpose_16(line_of(a, j) + 16, COUNT, &a->by_k[16][j], CODES);
     }
     if (p->scale_a) {
+        memset(scales, 127, sizeof scales);
         memcpy(scales, p->scale_a, (size_t)p->m);
-        memset(scales + p->m, 127, (size_t)(lines - p->m));
     }
     load_operand(a, lines, p->scale_a ? scales : NULL, p->step.a_type);
 }
 
 /* B's codes by column and by k. */
-static void arrange(const mxa_emu_product *p, operand *b)
+static void load_columns_of(const mxa_emu_product *p, operand *b)
 {
     const uint8_t *from = p->b;
+    b->codes = b->lines[0];
     for (int j = 0; j < p->n; j += 16) {
         for (int k = 0; k < COUNT; k += 16) {
             if (p->b_k == 1) {
                 bytes_transpose_16(from + j * p->b_n + k, p->b_n, &b->by_k[k][j], CODES);
             } else {
-                bytes_transpose_16(from + k * p->b_k + j, p->b_k, &b->by_line[j][k], COUNT);
+                bytes_transpose_16(from + k * p->b_k + j, p->b_k, &b->lines[j][k], COUNT);
             }
         }
     }
-    for (int j = 0; p->b_k == 1 && j < p->n; j++) {
-        memcpy(b->by_line[j], from + j * p->b_n, COUNT);
+    if (p->b_k == 1 && p->b_n == COUNT) {
+        b->codes = p->b;
+    }
+    for (int j = 0; p->b_k == 1 && p->b_n != COUNT && j < p->n; j++) {
+        memcpy(b->lines[j], from + j * p->b_n, COUNT);
     }
     for (int k = 0; p->b_k != 1 && k < COUNT; k++) {
         memcpy(b->by_k[k], from + k * p->b_k, (size_t)p->n);
     }
+    load_operand(b, p->n, p->scale_b, p->step.b_type);
 }
 
 /* A column's low elements among its neighbours; 0: more than there is room for. */
@@ -381,8 +396,7 @@ static int place_lows(integers *b, int column)
 /* 0: more low elements than there is room for. */
 static int load_integers(const mxa_emu_product *p, integers *b)
 {
-    arrange(p, &b->of);
-    load_operand(&b->of, p->n, p->scale_b, p->step.b_type);
+    load_columns_of(p, &b->of);
     memset(b->has_low, 0, sizeof b->has_low);
     b->lows = 0;
     b->has_exponents = 0;
