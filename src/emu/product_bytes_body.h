@@ -110,63 +110,77 @@ static void find_spare(const integers *b, int n, four_rows *four)
     }
 }
 
-/* Whole units of the low sums go to the others. */
-static void carry(four_rows *four, int r, int j)
+/* Low sums of eight columns: whole units go to the others. */
+PRODUCT_INLINE void carry(four_rows *four, int r, int j, __m256i low)
 {
-    const __m256i low = load_ints(&four->low[r][j]);
-    const __m256i sum =
-        _mm256_add_epi32(load_ints(&four->sum[r][j]), _mm256_srai_epi32(low, FINER));
-    const __m256i rest = _mm256_and_si256(low, _mm256_set1_epi32((1 << FINER) - 1));
-    store_ints(&four->sum[r][j], sum);
-    store_ints(&four->low[r][j], rest);
+    int32_t *to = &four->sum[r][j];
+    store_ints(to, _mm256_add_epi32(load_ints(to), _mm256_srai_epi32(low, FINER)));
+    store_ints(&four->low[r][j], _mm256_and_si256(low, _mm256_set1_epi32((1 << FINER) - 1)));
 }
 
-/* Products with a low factor; of vectors without any nothing is said. Where two low ones meet,
- * their product is too small for these units: left out, and told. */
-static void add_lows(const integers *b, int n, four_rows *four)
+/* B's low elements with the rows' others. Of rows that have low ones too, low sums are left as they
+ * are. */
+static void add_lows_of_b(const integers *b, const int *lows, four_rows *four)
 {
-    const __m256i zero = _mm256_setzero_si256();
-    int lows[ROWS];
-    for (int r = 0; r < ROWS; r++) {
-        const low_element *low = four->a->low[four->first + r];
-        lows[r] = lows_of(four, r);
-        memset(four->meets[r], 0, sizeof four->meets[r]);
-        for (int i = 0; i < lows[r]; i++) {
-            const int k = low[i].k, shift = k % 2 * 16;
-            const __m256i x =
-                _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)low[i].integer << shift));
-            for (int j = 0; j < n; j += LANES) {
-                int32_t *to = &four->low[r][j];
-                const __m256i before = i ? load_ints(to) : zero;
-                store_ints(to, MULTIPLY_ADD(before, x, load_ints(&b->of.pair[k / 2][j])));
-            }
-            for (int l = 0; l < b->lows; l++) {
-                const int column = b->low_vector[l].column;
-                four->meets[r][column / BLOCK] |= (uint32_t)(b->low_vector[l].k == k)
-                                                  << column % BLOCK;
+    for (int i = 0; i < b->lows;) {
+        const int first = b->low_vector[i].column / LANES * LANES;
+        __m256i low[ROWS] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(),
+                             _mm256_setzero_si256()};
+        for (; i < b->lows && b->low_vector[i].column < first + LANES; i++) {
+            const low_vector *l = &b->low_vector[i];
+            const int32_t *a = &four->a->pair[l->k / 2][four->first];
+            const __m256i y = load_ints(l->pair);
+            PRODUCT_UNROLL
+            for (int r = 0; r < ROWS; r++) {
+                low[r] = MULTIPLY_ADD(low[r], _mm256_set1_epi32(a[r]), y);
             }
         }
-    }
-    for (int i = 0; i < b->lows; i++) {
-        const low_vector *l = &b->low_vector[i];
-        const int32_t *a = &four->a->pair[l->k / 2][four->first];
-        const int first = l->column / LANES * LANES;
-        const __m256i y = load_ints(l->pair);
         PRODUCT_UNROLL
         for (int r = 0; r < ROWS; r++) {
-            int32_t *to = &four->low[r][first];
-            const __m256i before = l->is_next || lows[r] ? load_ints(to) : zero;
-            store_ints(to, MULTIPLY_ADD(before, _mm256_set1_epi32(a[r]), y));
-        }
-    }
-    for (int r = 0; r < ROWS; r++) {
-        for (int i = 0; i < b->lows && !lows[r]; i++) {
-            if (!b->low_vector[i].is_next) {
-                carry(four, r, b->low_vector[i].column / LANES * LANES);
+            if (lows[r]) {
+                store_ints(&four->low[r][first], low[r]);
+            } else {
+                carry(four, r, first, low[r]);
             }
         }
-        for (int j = 0; j < n && lows[r]; j += LANES) {
-            carry(four, r, j);
+    }
+}
+
+/* A row's low elements with all columns. Where two low ones meet, their product is too small for
+ * these units: left out, and told. */
+static void add_lows_of_a(const integers *b, int n, int lows, four_rows *four, int r)
+{
+    const low_element *element = four->a->low[four->first + r];
+    __m256i x[MOST_LOW];
+    for (int i = 0; i < lows; i++) {
+        const int k = element[i].k;
+        x[i] = _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)element[i].integer << (k % 2 * 16)));
+        for (int l = 0; l < b->lows; l++) {
+            const int column = b->low_vector[l].column;
+            four->meets[r][column / BLOCK] |= (uint32_t)(b->low_vector[l].k == k) << column % BLOCK;
+        }
+    }
+    for (int j = 0; j < n; j += LANES) {
+        __m256i low = b->has_low[j / LANES] ? load_ints(&four->low[r][j]) : _mm256_setzero_si256();
+        for (int i = 0; i < lows; i++) {
+            low = MULTIPLY_ADD(low, x[i], load_ints(&b->of.pair[element[i].k / 2][j]));
+        }
+        carry(four, r, j, low);
+    }
+}
+
+/* Products with a low factor; of eight columns without any, in a row without, nothing is said. */
+static void add_lows(const integers *b, int n, four_rows *four)
+{
+    int lows[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        lows[r] = lows_of(four, r);
+    }
+    memset(four->meets, 0, sizeof four->meets);
+    add_lows_of_b(b, lows, four);
+    for (int r = 0; r < ROWS; r++) {
+        if (lows[r]) {
+            add_lows_of_a(b, n, lows[r], four, r);
         }
     }
 }

@@ -35,7 +35,7 @@ enum {
     GROUP = 4,    /* k's whose last bits have one minimum */
     GROUPS = COUNT / GROUP,
     FAR8 = 63,           /* last bit of nothing; twice it fits a byte */
-    UP = 2,              /* zeros at the end of sums that are taken away; accumulators below */
+    UP = 1,              /* zeros at the end of sums that are taken away; accumulators below */
     TERM_LOG2 = 30,      /* 2^TERM_LOG2 are then added to them within 32 bits */
     LEAST_UNIT = -100,   /* of sums that become FP32 without a look; up to 0 */
     LARGE_LOG2 = 30,     /* sums beyond it are the general way's, */
@@ -71,7 +71,6 @@ static const uint8_t *line_of(const operand *o, int line)
 typedef struct low_vector {
     int16_t pair[LANES][2];
     uint16_t column, k;
-    int is_next; /* there was one for these columns before */
 } low_vector;
 
 /* B of a step, and what only B has. */
@@ -81,7 +80,7 @@ typedef struct integers {
     int least_unit, most_unit;     /* of scaled_unit */
     int8_t exponent[COUNT][CODES]; /* once `has_exponents` */
     int has_exponents;
-    low_vector low_vector[MOST_LOWS];
+    low_vector low_vector[MOST_LOWS]; /* by column */
     int lows;
     uint8_t has_low[COLUMNS / LANES];
 } integers;
@@ -384,9 +383,7 @@ static int place_lows(integers *b, int column)
             return 0;
         }
         low_vector *to = &b->low_vector[b->lows++];
-        *to = (low_vector){.column = (uint16_t)column,
-                           .k = (uint16_t)from->k,
-                           .is_next = b->has_low[column / LANES]};
+        *to = (low_vector){.column = (uint16_t)column, .k = (uint16_t)from->k};
         to->pair[column % LANES][from->k % 2] = from->integer;
         b->has_low[column / LANES] = 1;
     }
