@@ -3,16 +3,19 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "emu/clock.h"
+#include "emu/engine.h"
 
 #include <string.h>
 
-/* Clocks are cut from sheets, which are freed together. */
-enum { SHEET_CLOCKS = 32, MOST_SHEETS = 64 };
+/* Clocks are cut from sheets, which are freed together. WHY of one size: launches of other numbers
+ * of threads then take the same ones. */
+enum { SHEET_BYTES = 96 << 10, MOST_SHEETS = 64 };
 typedef struct mxa_emu_clock_sheet {
     struct mxa_emu_clock_sheet *next;
     uint64_t reserved; /* clocks start at a multiple of 16 */
-    unsigned char clocks[];
+    unsigned char clocks[SHEET_BYTES];
 } clock_sheet;
+_Static_assert(SHEET_BYTES > 8 * MXA_EMU_CLUSTER_MOST * MXA_EMU_MOST_THREADS, "room for one clock");
 
 static void put_back(mxa_emu_clocks *clocks, mxa_emu_clock *clock)
 {
@@ -27,16 +30,16 @@ static size_t clock_bytes(const mxa_emu_clocks *clocks)
 
 static void put_sheet(mxa_emu_clocks *clocks, clock_sheet *sheet)
 {
-    for (int i = SHEET_CLOCKS - 1; i >= 0; i--) {
-        put_back(clocks,
-                 (mxa_emu_clock *)(void *)(sheet->clocks + (size_t)i * clock_bytes(clocks)));
+    const size_t bytes = clock_bytes(clocks);
+    for (size_t i = SHEET_BYTES / bytes; i > 0; i--) {
+        put_back(clocks, (mxa_emu_clock *)(void *)(sheet->clocks + (i - 1) * bytes));
     }
 }
 
 static mxa_emu_clock *clock_new(mxa_emu_clocks *clocks)
 {
     if (!clocks->unused) {
-        clock_sheet *sheet = mxa_emu_alloc(sizeof *sheet + SHEET_CLOCKS * clock_bytes(clocks));
+        clock_sheet *sheet = mxa_emu_alloc(sizeof *sheet);
         sheet->next = clocks->sheets;
         clocks->sheets = sheet;
         put_sheet(clocks, sheet);
@@ -81,13 +84,9 @@ void mxa_emu_clock_set(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, cons
 
 void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components)
 {
-    const uint32_t rounded = (components + 15) & ~15u;
-    if (rounded != clocks->components) {
-        mxa_emu_clocks_free(clocks);
-    }
     clock_sheet *sheets = clocks->sheets;
     memset(clocks, 0, sizeof *clocks);
-    clocks->components = rounded;
+    clocks->components = (components + 15) & ~15u;
     clocks->sheets = sheets;
     for (clock_sheet *sheet = sheets; sheet; sheet = sheet->next) {
         put_sheet(clocks, sheet);
@@ -100,7 +99,7 @@ void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components)
     clocks->zero = zero;
 }
 
-/* Few launches know more than some hundred clocks; what one needed beyond is given back. */
+/* Few launches need more than some sheets; those of one that did are given back. */
 void mxa_emu_clocks_end(mxa_emu_clocks *clocks)
 {
     clocks->unused = NULL;

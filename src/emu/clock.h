@@ -33,7 +33,7 @@ typedef struct mxa_emu_clocks {
     } last_raise;
 } mxa_emu_clocks;
 
-/* Takes the memory of the launch before, where it fits: clocks is zero, or as _end left it. */
+/* Takes the memory of the launch before: clocks is zero, or as _end left it. */
 void mxa_emu_clocks_begin(mxa_emu_clocks *clocks, uint32_t components);
 void mxa_emu_clocks_end(mxa_emu_clocks *clocks);
 void mxa_emu_clocks_free(mxa_emu_clocks *clocks);
