@@ -153,33 +153,38 @@ typedef enum mxa_emu_state {
     MXA_EMU_FINISHED
 } mxa_emu_state;
 
+/* WHY in this order, and lines of the cache begin with it: the first two of them have what most
+ * switches and instructions touch, and those of hundreds of threads are never all at hand. */
 struct mxa_emu_thread {
-    void *stack_pointer;
-    mxa_emu_cta *cta;
+    _Alignas(64) void *stack_pointer;
     mxa_emu_warp *warp;
-    uint16_t component; /* its own: its number in the cluster */
-    int index, lane;    /* in the CTA, in the warp */
-    mxa_emu_state state;
-    int runnable_at;   /* while RUNNABLE: in the scheduler's list */
-    mxa_emu_site site; /* where it waits */
-    uint32_t left;     /* what it has left so far */
-    int late;          /* of it loads since wait::ld */
-    int settles;       /* it waits in mxa_emu_settle */
+    mxa_emu_cta *cta;
     const mxa_emu_clock *known, *proxy, *tensor;
-    uint32_t own, own_proxy;   /* its own component in known, and what of that is in proxy */
+    mxa_emu_site site;  /* where it waits */
+    uint16_t component; /* its own: its number in the cluster */
+    int index;          /* in the CTA */
+    int lane;           /* in the warp */
+    mxa_emu_state state;
+    int runnable_at;         /* while RUNNABLE: in the scheduler's list */
+    uint32_t left;           /* what it has left so far */
+    int late;                /* of it loads since wait::ld */
+    int settles;             /* it waits in mxa_emu_settle */
+    uint32_t own, own_proxy; /* its own component in known, and what of that is in proxy */
+    uint32_t wait_address;   /* AT_MBARRIER */
+    uint32_t wait_parity;
+    int wait_barrier;     /* AT_BARRIER */
+    int32_t waited_phase; /* for reports: of the mbarriers that it last waited for */
+    const struct mxa_emu_mbarrier *waited;
+    int32_t arrived_phase; /* and last arrived on */
+    int cluster_phase;     /* what barrier.cluster.wait waits for; 0: no arrival before */
+    const struct mxa_emu_mbarrier *arrived;
     mxa_emu_pipe *tensor_pipe; /* mma, cp, commit of this thread; made on first use */
     mxa_emu_pipe *bulk_pipe;   /* bulk stores of this thread */
     uint32_t bulk_groups[16], bulk_committed, bulk_read;
-    int cluster_phase; /* what barrier.cluster.wait waits for; 0: no arrival before */
     const char *role;
-    uint32_t wait_address, wait_parity; /* AT_MBARRIER */
-    int wait_barrier;                   /* AT_BARRIER */
-    int (*condition)(void *argument);   /* AT_CONDITION */
+    int (*condition)(void *argument); /* AT_CONDITION */
     void *condition_argument;
     const char *condition_name;
-    /* For reports: the mbarriers that it last waited for and last arrived on, and their phases. */
-    const struct mxa_emu_mbarrier *waited, *arrived;
-    int32_t waited_phase, arrived_phase;
 };
 
 /* What is switched per launch; mxa_emu_options_init gives the defaults. */
@@ -249,13 +254,12 @@ struct mxa_emu_meeting {
     uint64_t key; /* immediates that must be equal */
     int lanes, come;
     uint32_t present[4];
-    mxa_emu_thread *first; /* threads of the group: first[lane] */
-    mxa_emu_warp *warp;    /* the first of them */
-    mxa_emu_site site;     /* of the last lane to come: for reports */
-    mxa_emu_site sites[MXA_EMU_GROUP_LANES];
-    void *lane[MXA_EMU_GROUP_LANES];    /* each lane's struct */
+    mxa_emu_thread *first;              /* threads of the group: first[lane] */
+    mxa_emu_warp *warp;                 /* the first of them */
+    mxa_emu_site site;                  /* of the last lane to come: for reports */
     void *left;                         /* by the lanes; freed should they not all come */
     uint32_t fence_before, fence_after; /* lanes that have such a tcgen05 fence behind it */
+    void *lane[MXA_EMU_GROUP_LANES];    /* each lane's struct */
 };
 
 void mxa_emu_meet_warp(const char *name, void (*body)(mxa_emu_meeting *), uint64_t key, void *lane,

@@ -143,10 +143,11 @@ static machine *machine_take(int cluster, int threads)
     }
     for (int c = 0; c < cluster; c++) {
         if (!m->ctas[c]) {
-            m->ctas[c] = calloc(1, sizeof *m->ctas[c]);
+            m->ctas[c] = aligned_alloc(_Alignof(cta_memory), sizeof *m->ctas[c]);
             if (!m->ctas[c]) {
                 return NULL;
             }
+            memset(m->ctas[c], 0, sizeof *m->ctas[c]);
         }
         if (!m->ctas[c]->cta.shadow) {
             m->ctas[c]->cta.shadow = mxa_emu_shadow_new();

@@ -235,11 +235,7 @@ static void wait_for_lanes(mxa_emu_thread *thread, mxa_emu_thread *next, mxa_emu
 static _Noreturn void diverge(const mxa_emu_meeting *meeting, const char *name, mxa_emu_site site)
 {
     char text[96];
-    int other = 0;
-    while (!(meeting->present[other / 32] >> (other % 32) & 1)) {
-        other++;
-    }
-    mxa_emu_error(12, "lanes of a warp at different instructions", site, meeting->sites[other],
+    mxa_emu_error(12, "lanes of a warp at different instructions", site, meeting->site,
                   "%s is at %s, others at %s",
                   mxa_emu_thread_text(mxa_emu_now->thread->component, text, sizeof text), name,
                   meeting->name);
@@ -259,12 +255,11 @@ static void join(mxa_emu_meeting *meeting, int is_first, const char *name,
         diverge(meeting, name, site);
     }
     meeting->present[i / 32] |= 1u << (i % 32);
-    meeting->sites[i] = site;
+    meeting->site = site;
 }
 
-static void hold(mxa_emu_meeting *meeting, mxa_emu_site site)
+static void hold(mxa_emu_meeting *meeting)
 {
-    meeting->site = site;
     mxa_emu_count(meeting->name);
     if (mxa_emu_now->options.checks) {
         view_all(meeting);
@@ -289,7 +284,7 @@ static void meet(mxa_emu_meeting *meeting, const char *name, void (*body)(mxa_em
         wait_for_lanes(thread, &meeting->first[(i + 1) % meeting->lanes], site);
         return;
     }
-    hold(meeting, site);
+    hold(meeting);
     for (int j = meeting->lanes - 1; j >= 0; j--) {
         if (j != i) {
             mxa_emu_make_runnable(&meeting->first[j]);
@@ -349,7 +344,7 @@ void mxa_emu_leave_end(mxa_emu_meeting *meeting)
     if (++meeting->come < meeting->lanes) {
         return;
     }
-    hold(meeting, meeting->sites[thread->lane]);
+    hold(meeting);
     meeting->left = NULL;
     warp->left_done++;
     for (uint32_t rest = meeting->fence_before; rest; rest &= rest - 1) {
