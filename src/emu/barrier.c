@@ -111,7 +111,7 @@ void mxa_emu_barrier_arrive(int id, int threads)
 static void sync_lanes(mxa_emu_meeting *meeting)
 {
     mxa_emu_clocks *clocks = &mxa_emu_engine_now()->clocks;
-    mxa_emu_gathering known = {NULL, NULL}, proxy = {NULL, NULL};
+    mxa_emu_gathering known = {NULL, NULL, NULL}, proxy = {NULL, NULL, NULL};
     if (!mxa_emu_now->options.checks) {
         return;
     }

@@ -240,6 +240,12 @@ void mxa_emu_clock_raise(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, ui
     mxa_emu_clock_drop(clocks, mine);
 }
 
+static void forget_copy(mxa_emu_clocks *clocks, mxa_emu_gathering *gathering)
+{
+    mxa_emu_clock_drop(clocks, gathering->copy);
+    gathering->copy = NULL;
+}
+
 void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_emu_clock *clock)
 {
     if (!into->sum) {
@@ -248,6 +254,7 @@ void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_e
         return;
     } else {
         raise_to(clocks, into->sum->at, clock->at);
+        forget_copy(clocks, into);
     }
     mxa_emu_clock_drop(clocks, into->last);
     into->last = mxa_emu_clock_keep(clock);
@@ -261,12 +268,19 @@ void mxa_emu_gather_component(mxa_emu_clocks *clocks, mxa_emu_gathering *into, u
     }
     if (into->sum->at[component] < value) {
         into->sum->at[component] = value;
+        forget_copy(clocks, into);
     }
 }
 
-const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, const mxa_emu_gathering *from)
+const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, mxa_emu_gathering *from)
 {
-    return from->sum ? copy_of(clocks, from->sum) : mxa_emu_clock_keep(clocks->zero);
+    if (!from->sum) {
+        return mxa_emu_clock_keep(clocks->zero);
+    }
+    if (!from->copy) {
+        from->copy = copy_of(clocks, from->sum);
+    }
+    return mxa_emu_clock_keep(from->copy);
 }
 
 const mxa_emu_clock *mxa_emu_gathered_last(mxa_emu_clocks *clocks, mxa_emu_gathering *from)
@@ -281,6 +295,7 @@ void mxa_emu_gathering_clear(mxa_emu_clocks *clocks, mxa_emu_gathering *gatherin
 {
     mxa_emu_clock_drop(clocks, gathering->sum);
     mxa_emu_clock_drop(clocks, gathering->last);
+    forget_copy(clocks, gathering);
     gathering->sum = NULL;
     gathering->last = NULL;
 }

@@ -57,13 +57,14 @@ void mxa_emu_clock_raise(mxa_emu_clocks *clocks, const mxa_emu_clock **clock, ui
 typedef struct mxa_emu_gathering {
     mxa_emu_clock *sum;        /* not shared; NULL: nothing yet */
     const mxa_emu_clock *last; /* joined last: joining it again is nothing */
+    const mxa_emu_clock *copy; /* of the sum, while it is as it was then */
 } mxa_emu_gathering;
 
 void mxa_emu_gather(mxa_emu_clocks *clocks, mxa_emu_gathering *into, const mxa_emu_clock *clock);
 void mxa_emu_gather_component(mxa_emu_clocks *clocks, mxa_emu_gathering *into, uint16_t component,
                               uint32_t value);
 /* A copy of the sum so far, with a reference for the caller. */
-const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, const mxa_emu_gathering *from);
+const mxa_emu_clock *mxa_emu_gathered(mxa_emu_clocks *clocks, mxa_emu_gathering *from);
 /* The sum itself, and nothing is gathered then. */
 const mxa_emu_clock *mxa_emu_gathered_last(mxa_emu_clocks *clocks, mxa_emu_gathering *from);
 void mxa_emu_gathering_clear(mxa_emu_clocks *clocks, mxa_emu_gathering *gathering);
