@@ -217,13 +217,16 @@ PRODUCT_INLINE void take_with_base(operand *o, int j, int mantissa_bits, taken *
 static int take_lows(operand *o, int line, int base)
 {
     const int mantissa_bits = o->mantissa_bits, hidden = 1 << mantissa_bits;
+    const uint8_t *codes = line_of(o, line);
+    const __m256i magnitudes = _mm256_and_si256(load_ints(codes), _mm256_set1_epi8(0x7F));
+    const int least = base > 1 ? base << mantissa_bits : 0; /* the first that is not low */
+    uint32_t rest = (uint32_t)_mm256_movemask_epi8(
+        _mm256_and_si256(_mm256_cmpgt_epi8(magnitudes, _mm256_setzero_si256()),
+                         _mm256_cmpgt_epi8(_mm256_set1_epi8((char)least), magnitudes)));
     int count = 0;
-    for (int k = 0; k < COUNT; k++) {
-        const int code = line_of(o, line)[k], magnitude = code & 0x7F;
+    for (; rest; rest &= rest - 1) {
+        const int k = __builtin_ctz(rest), code = codes[k], magnitude = code & 0x7F;
         const int field = magnitude >> mantissa_bits, up = (field ? field : 1) - base;
-        if (magnitude == 0 || up >= 0) {
-            continue;
-        }
         if (count == MOST_LOW || up < -FINER) {
             return 0;
         }
