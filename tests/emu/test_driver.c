@@ -7,10 +7,42 @@
 #include "device_run.h"
 #include "report.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static const mxattn_backend backends[] = {MXATTN_BACKEND_EMU_SM90, MXATTN_BACKEND_EMU_SM100};
+
+/* What a processor without AVX2 is told. In a process of its own, which believes to be on one: the
+ * compiler's own record of the processor has AVX2 in bit 10 (gcc's and clang's ABI). */
+static void without_avx2(void)
+{
+#if defined(__x86_64__) && defined(MXA_BUILD_AVX2)
+    extern struct {
+        unsigned vendor, type, subtype, features[1];
+    } __cpu_model;
+    mxt_case("a processor without AVX2");
+    __builtin_cpu_init();
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        int told = 0;
+        __cpu_model.features[0] &= ~(1U << 10);
+        for (int i = 0; i < 2; i++) {
+            mxattn_device_info device;
+            mxattn_device_info_init(&device);
+            told += mxattn_device_query(NULL, backends[i], 0, &device) == MXATTN_NO_BACKEND &&
+                    strstr(mxattn_last_error(), "need AVX2") != NULL;
+        }
+        _exit(told == 2 ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0,
+          "emulated devices were not refused: status 0x%x", (unsigned)status);
+#endif
+}
 
 static void devices(void)
 {
@@ -132,6 +164,7 @@ static void out_of_bounds(void)
 
 int main(void)
 {
+    without_avx2();
     const char *missing = mxt_device_missing(MXATTN_BACKEND_EMU_SM90);
     if (missing) {
         mxt_case("emulated devices");
