@@ -266,7 +266,8 @@ static void maxima(void)
     CHECK(bits_f32(max_f32(-0.0F, 0)) == 0 && bits_f32(max_nan_f32(0, -0.0F)) == 0, "zeros");
 }
 
-/* A number of any kind: a logit, any code, zeros, infinities, NaN of both signs, FP32's edges. */
+/* A number of any kind: a logit, any code, halfway between two of E4M3, zeros, infinities, NaN of
+ * both signs, FP32's edges. */
 static float any_number(mxt_random *random)
 {
     static const uint32_t edges[] = {0,          0x80000000, 0x7F800000, 0xFF800000, 0x7FC00001,
@@ -278,7 +279,8 @@ static float any_number(mxt_random *random)
     case 0:
         return f32_bits(edges[(u >> 8) % (sizeof edges / sizeof edges[0])]);
     case 1:
-        return f32_bits((uint32_t)(u >> 32));
+        return u & 4 ? f32_bits((uint32_t)(u >> 32))
+                     : ldexpf((float)(17 + 2 * (u >> 8) % 16), (int)(u >> 16) % 18 - 13);
     default:
         return u & 4 ? x * 100 : x;
     }
@@ -301,7 +303,10 @@ static void eights(uint64_t seed)
         const int plain = round & 1; /* no NaN, which would be eight that is seen */
         for (int i = 0; i < 32; i++) {
             x[i] = any_number(&random);
-            x[i] = plain && x[i] != x[i] ? 0 : round % 16 == 1 ? fminf(x[i], 0) : x[i];
+            x[i] = plain && x[i] != x[i] ? 0 : x[i];
+            if (round % 16 == 1) { /* the largest are zeros, one of them +0 */
+                x[i] = i == round % 31 ? 0 : i % 2 ? -fabsf(x[i]) : -0.0F;
+            }
             bits[i] = bits_f32(x[i]);
         }
         const mxa_f32x2 b = f32x2_from(x[8], x[9]), c = f32x2_from(x[10], x[11]);

@@ -39,8 +39,8 @@ static void without_avx2(void)
         _exit(told == 2 ? 0 : 1);
     }
     int status = -1;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0,
-          "emulated devices were not refused: status 0x%x", (unsigned)status);
+    (void)waitpid(child, &status, 0);
+    CHECK(status == 0, "emulated devices were not refused: status 0x%x", (unsigned)status);
 #endif
 }
 
