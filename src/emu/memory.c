@@ -215,30 +215,27 @@ unsigned char *mxa_emu_shared(uint32_t address, uint32_t bytes, mxa_emu_site sit
 
 mxa_emu_access mxa_emu_generic(mxa_emu_site site)
 {
-    const mxa_emu_thread *thread = mxa_emu_now->thread;
-    const mxa_emu_access as = {.clock = thread->own,
-                               .component = thread->component,
-                               .thread = thread->component,
-                               .site = site,
-                               .kind = MXA_EMU_GENERIC};
+    mxa_emu_access as = {0};
+    mxa_emu_set_generic(&as, mxa_emu_now->thread, site);
     return as;
 }
 
 /* Own memory that is not as it mostly is: refused, or looked at in full. */
-static __attribute__((noinline)) unsigned char *
-own_shared_in_full(const mxa_emu_access *as, uint32_t at, uint32_t bytes, int write)
+static __attribute__((noinline)) unsigned char *own_shared_in_full(mxa_emu_site site, uint32_t at,
+                                                                   uint32_t bytes, int write)
 {
+    const mxa_emu_access as = mxa_emu_generic(site);
     if (at % bytes) {
-        mxa_emu_error(0, "misaligned shared access", as->site, 0, "%u bytes at 0x%x", bytes, at);
+        mxa_emu_error(0, "misaligned shared access", site, 0, "%u bytes at 0x%x", bytes, at);
         return NULL;
     }
     if (at >> MXA_EMU_RANK_SHIFT != (uint32_t)mxa_emu_now->thread->cta->rank) {
-        mxa_emu_error(0, "another CTA's shared memory", as->site, 0, "0x%x", at);
+        mxa_emu_error(0, "another CTA's shared memory", site, 0, "0x%x", at);
         return NULL;
     }
-    unsigned char *memory = mxa_emu_shared(at, bytes, as->site);
+    unsigned char *memory = mxa_emu_shared(at, bytes, site);
     if (memory) {
-        mxa_emu_check_own(as, at, bytes, write);
+        mxa_emu_check_own(&as, at, bytes, write);
     }
     return memory;
 }
@@ -251,15 +248,10 @@ static inline unsigned char *own_shared(uint32_t at, uint32_t bytes, int write, 
     const uint32_t offset = at - ((uint32_t)cta->rank << MXA_EMU_RANK_SHIFT) - MXA_EMU_SHARED_BASE;
     const uint32_t first = cta->shared_base - MXA_EMU_SHARED_BASE,
                    end = cta->shared_end - MXA_EMU_SHARED_BASE;
-    const mxa_emu_access as = {.clock = thread->own,
-                               .component = thread->component,
-                               .thread = thread->component,
-                               .site = site,
-                               .kind = MXA_EMU_GENERIC};
     unsigned char *memory = cta->shared + offset;
     if (offset % bytes || offset < first || offset >= end || end - offset < bytes ||
-        !(emu->options.checks && mxa_emu_own_in_order(&as, thread, offset, bytes, write))) {
-        memory = own_shared_in_full(&as, at, bytes, write);
+        !(emu->options.checks && mxa_emu_own_in_order(thread, site, offset, bytes, write))) {
+        memory = own_shared_in_full(site, at, bytes, write);
     }
     if (memory && write && emu->options.checks) {
         move(cta->before + (memory - cta->shared), memory, bytes);

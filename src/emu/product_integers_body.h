@@ -116,9 +116,8 @@ static int bias_of(int mantissa_bits)
 /* Thirty-two lines between codes and integers. Their bytes are in the order that unpacks turn into
  * eights of lines: see `in_eights`. */
 typedef struct taken {
-    __m256i base;      /* field of the integers' unit, less 1 */
-    __m256i low;       /* negative: some element is not 0 and below the integers */
-    __m256i square[4]; /* sums of squares, by 8: eights of lines */
+    __m256i base; /* field of the integers' unit, less 1 */
+    __m256i low;  /* negative: some element is not 0 and below the integers */
 } taken;
 
 /* Fours of lines 0, 2, 4, 6 | 1, 3, 5, 7; and back. */
@@ -186,9 +185,6 @@ PRODUCT_INLINE void take_with_base(operand *o, int j, int mantissa_bits, taken *
 {
     __m256i last = _mm256_set1_epi8(FAR8);
     t->low = _mm256_setzero_si256();
-    for (int v = 0; v < 4; v++) {
-        t->square[v] = t->low;
-    }
     for (int k = 0; k < COUNT; k += 2) {
         const parts p = take_apart(o, j, k, mantissa_bits, t);
         const parts q = take_apart(o, j, k + 1, mantissa_bits, t);
@@ -201,8 +197,6 @@ PRODUCT_INLINE void take_with_base(operand *o, int j, int mantissa_bits, taken *
                     _mm256_unpackhi_epi8(p.up, q.up), &integer[2]);
         PRODUCT_UNROLL
         for (int v = 0; v < 4; v++) {
-            const __m256i squares = _mm256_madd_epi16(integer[v], integer[v]);
-            t->square[v] = _mm256_add_epi32(t->square[v], _mm256_srli_epi32(squares, 3));
             store_ints(&o->pair[k / 2][j + v * LANES], integer[v]);
         }
         last = _mm256_min_epi8(last, _mm256_min_epi8(last_of(&p), last_of(&q)));
@@ -238,15 +232,35 @@ static int take_lows(operand *o, int line, int base)
     return 1;
 }
 
+/* Lines whose norm may be too large for sums of 32 bits: -1. `top` is a line's largest field in its
+ * place of a code. Squares are looked up by the last two bits of the field below the top's and two
+ * bits of mantissa, in eighths of the square of 2^(top + reach), rounded up; smaller elements count
+ * as the least of the table. */
+PRODUCT_INLINE __m256i large_lines(const operand *o, int j, int mantissa_bits, __m256i top)
+{
+    enum { MOST = 249 }; /* of such eighths: 2^26 * MOST/8, and low elements, are below 2^31 */
+    const __m256i squares = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(1, 1, 1, 1, 1, 1, 2, 2, 3, 4, 6, 8, 11, 16, 22, 29));
+    const __m256i up = _mm256_set1_epi8((char)(3 << mantissa_bits));
+    __m256i sum = _mm256_setzero_si256();
+    for (int k = 0; k < COUNT; k++) {
+        const __m256i magnitude =
+            _mm256_and_si256(load_ints(&o->by_k[k][j]), _mm256_set1_epi8(0x7F));
+        __m256i place = _mm256_subs_epu8(_mm256_adds_epu8(magnitude, up), top);
+        if (mantissa_bits == 3) {
+            place = _mm256_and_si256(_mm256_srli_epi16(place, 1), _mm256_set1_epi8(15));
+        }
+        sum = _mm256_adds_epu8(sum, _mm256_shuffle_epi8(squares, place));
+    }
+    return _mm256_cmpeq_epi8(_mm256_max_epu8(sum, _mm256_set1_epi8((char)(MOST + 1))), sum);
+}
+
 PRODUCT_INLINE void take_lines(operand *o, int j, int mantissa_bits)
 {
-    enum {
-        LARGE = 262000000
-    }; /* of sums of squares by 8: with low elements they stay below 2^31 */
     const int reach = mantissa_bits == 3 ? 10 : 11,
               special = mantissa_bits == 3 ? MXA_FP8_NAN : 0x7C;
-    const __m256i one = _mm256_set1_epi8((char)(1 << mantissa_bits)), zero = _mm256_setzero_si256();
-    __m256i top = zero;
+    const __m256i one = _mm256_set1_epi8((char)(1 << mantissa_bits));
+    __m256i top = _mm256_setzero_si256();
     for (int k = 0; k < COUNT; k++) {
         top = _mm256_max_epi8(top,
                               _mm256_and_si256(load_ints(&o->by_k[k][j]), _mm256_set1_epi8(0x7F)));
@@ -256,19 +270,11 @@ PRODUCT_INLINE void take_lines(operand *o, int j, int mantissa_bits)
     const __m256i field =
         _mm256_and_si256(top, _mm256_set1_epi8((char)(0x80 - (1 << mantissa_bits))));
     const __m256i above = _mm256_srli_epi16(_mm256_subs_epu8(field, one), mantissa_bits);
+    const __m256i large = large_lines(o, j, mantissa_bits, field);
     taken t;
-    t.base = in_eights(_mm256_sub_epi8(above, _mm256_set1_epi8((char)reach)));
+    t.base =
+        in_eights(_mm256_sub_epi8(_mm256_sub_epi8(above, _mm256_set1_epi8((char)reach)), large));
     take_with_base(o, j, mantissa_bits, &t);
-    __m256i large[4];
-    for (int v = 0; v < 4; v++) {
-        large[v] = _mm256_cmpgt_epi32(t.square[v], _mm256_set1_epi32(LARGE));
-    }
-    const __m256i larges = _mm256_packs_epi16(_mm256_packs_epi32(large[0], large[1]),
-                                              _mm256_packs_epi32(large[2], large[3]));
-    if (_mm256_movemask_epi8(larges)) {
-        t.base = _mm256_sub_epi8(t.base, larges);
-        take_with_base(o, j, mantissa_bits, &t);
-    }
     int8_t base[BLOCK];
     store_ints(base, in_order(t.base));
     for (int l = 0; l < BLOCK; l++) {

@@ -99,10 +99,22 @@ static inline int mxa_emu_at_least(const mxa_emu_thread *viewer, const mxa_emu_a
     return old->component == viewer->component || viewer->known->at[old->component] >= old->clock;
 }
 
+/* A thread's load or store. WHY field by field: to copy the whole after its parts were written
+ * waits until they are in memory. */
+static inline void mxa_emu_set_generic(mxa_emu_access *as, const mxa_emu_thread *thread,
+                                       mxa_emu_site site)
+{
+    as->clock = thread->own;
+    as->component = thread->component;
+    as->thread = thread->component;
+    as->site = site;
+    as->kind = MXA_EMU_GENERIC;
+}
+
 /* What mostly happens to a cell that a thread loads or stores: touch_cell's outcome where all is in
  * order, and nobody's place has to be looked for; 0 where not, and nothing has been done. */
-static inline int mxa_emu_touch_in_order(cell *c, const mxa_emu_access *as,
-                                         const mxa_emu_thread *thread, int write)
+static inline int mxa_emu_touch_in_order(cell *c, const mxa_emu_thread *thread, mxa_emu_site site,
+                                         int write)
 {
     if (c->writer.kind == MXA_EMU_NOTHING
             ? !write
@@ -115,18 +127,18 @@ static inline int mxa_emu_touch_in_order(cell *c, const mxa_emu_access *as,
         }
     }
     if (!write) {
-        c->reader[0] = *as;
+        mxa_emu_set_generic(&c->reader[0], thread, site);
         return 1;
     }
     for (int r = 0; r < READERS; r++) {
         c->reader[r].kind = MXA_EMU_NOTHING;
     }
-    c->writer = *as;
+    mxa_emu_set_generic(&c->writer, thread, site);
     return 1;
 }
 
 /* The same for bytes of a CTA's own memory, at an offset that is a multiple of them. */
-static inline int mxa_emu_own_in_order(const mxa_emu_access *as, const mxa_emu_thread *thread,
+static inline int mxa_emu_own_in_order(const mxa_emu_thread *thread, mxa_emu_site site,
                                        uint32_t offset, uint32_t bytes, int write)
 {
     const block *b = &thread->cta->shadow->shared[offset / BLOCK_BYTES];
@@ -135,14 +147,14 @@ static inline int mxa_emu_own_in_order(const mxa_emu_access *as, const mxa_emu_t
     }
     piece *p = &b->pieces[offset % BLOCK_BYTES / UNIT_BYTES];
     if (!p->parts) {
-        return bytes == UNIT_BYTES && mxa_emu_touch_in_order(&p->whole, as, thread, write);
+        return bytes == UNIT_BYTES && mxa_emu_touch_in_order(&p->whole, thread, site, write);
     }
     if (bytes < UNIT_BYTES / 4 || (write && bytes == UNIT_BYTES)) {
         return 0; /* parts have parts, or become one again */
     }
     p = &p->parts[offset % UNIT_BYTES / (UNIT_BYTES / 4)];
     for (uint32_t i = 0; i < bytes / (UNIT_BYTES / 4); i++) {
-        if (p[i].parts || !mxa_emu_touch_in_order(&p[i].whole, as, thread, write)) {
+        if (p[i].parts || !mxa_emu_touch_in_order(&p[i].whole, thread, site, write)) {
             return 0; /* those before it once more, in full, change nothing */
         }
     }
