@@ -360,7 +360,8 @@ PRODUCT_INLINE int exact_outputs(int n, const integers *b, four_rows *four, int 
     const int unit = four->a->scaled_unit[four->first + r], least = unit + b->least_unit - 254;
     const int fits = !is_special(four, r) && unit > 0 && unit < 250 && b->least_unit > 0 &&
                      b->most_unit < 254 && least >= LEAST_UNIT && unit + b->most_unit - 254 <= -UP;
-    const __m256 finer = _mm256_castsi256_ps(_mm256_set1_epi32((254 - UP - unit) << 23));
+    const __m256 finer =
+        _mm256_castsi256_ps(_mm256_set1_epi32((int32_t)((uint32_t)(254 - UP - unit) << 23)));
     int left = 0;
     for (int j = 0; j < n; j += BLOCK) {
         const int at = j / BLOCK;
