@@ -63,6 +63,7 @@ mxa_copies mxa_copies_lay_out(const mxattn_attention_problem *p, const mxa_forwa
     l.k_norm = take(&at, p->batch * p->kv_heads * 4);
     l.top = take(&at, p->batch * p->kv_heads * 4);
     l.wide = take(&at, 4);
+    l.taken = take(&at, 4);
     l.items_begun = take(&at, 4);
     l.sums_made = take(&at, p->batch * p->kv_heads * 4);
     l.values_made = take(&at, p->batch * p->kv_heads * 4);

@@ -17,7 +17,7 @@ typedef struct mxa_copies {
     int64_t v_exponent;
     int64_t q_scale, records, v_scale;
     int64_t zeroed; /* the next ones: cleared before preparation */
-    int64_t mean, q_norm, k_norm, top, wide, items_begun, sums_made, values_made, leaning,
+    int64_t mean, q_norm, k_norm, top, wide, taken, items_begun, sums_made, values_made, leaning,
         zeroed_end;
     int64_t sequences, tiles, tile_count, status;
     int64_t partial, partial_magnitude;

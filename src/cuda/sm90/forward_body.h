@@ -185,11 +185,10 @@ MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared share
 {
     const int pieces = forward_tile_count(params, params->tile_q, TILE_Q);
     int count = 0, step = 0;
-    for (int round = 0; round * dev_grid_x() < pieces; round++) {
-        const int index = forward_tile_index(round);
+    MXA_NO_UNROLL
+    for (int index = dev_block_x(); index < pieces; index = forward_tile_next(params, index)) {
         forward_tile tile;
-        if (index >= pieces ||
-            !forward_tile_find(params, index, params->tile_q, TILE_Q, TILE_K, &tile) ||
+        if (!forward_tile_find(params, index, params->tile_q, TILE_Q, TILE_K, &tile) ||
             !forward_tile_taken(params, wide, &tile)) {
             continue;
         }
@@ -532,7 +531,8 @@ MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared sha
     return step;
 }
 
-/* A consumer's tiles; its queries start at `offset` of each. */
+/* A consumer's tiles; its queries start at `offset` of the first, 64 further on in each next one.
+ * WHY: at the end of a sequence the last places are empty, on a diagonal they take longest. */
 MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared shared, int offset)
 {
     int step = 0;
@@ -551,6 +551,7 @@ MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared sha
         step =
             FORWARD(consume)(params, shared, &own, shared + AT_Q + stage * Q_BYTES + offset * ROW,
                              Q_EMPTY(stage), step);
+        offset = offset + 64 < TILE_Q ? offset + 64 : 0;
     }
 }
 

@@ -43,6 +43,8 @@ typedef struct mxa_forward_params {
     mxa_global q_scale, q_norm, records, k_norm;
     mxa_global wide;                  /* uint32: 0 when every tile is within the FP16 bound */
     mxa_global redo;                  /* uint32 of each entry of the work list */
+    mxa_global taken;                 /* uint32, zeroed before: pieces that CTAs took beyond their
+                                       * first, or 0: pieces are dealt */
     mxa_global v_scale;               /* FP32 [sequence][kv_head]: 2^(largest exponent of V) */
     mxa_global v_mean;                /* FP32 [sequence][kv_head][Dv], or 0 */
     mxa_global sink;                  /* FP32 [head], or 0 */
@@ -60,6 +62,7 @@ typedef struct mxa_forward_params {
     int32_t top_left;                  /* alignment of the diagonal */
     int32_t tiles;                     /* entries of a dense batch's work list */
     int32_t tile_q;                    /* queries of an entry */
+    int32_t together;                  /* dense, with a diagonal: heads whose tiles are mixed */
     int32_t pass;                      /* MXA_FORWARD_PASS_ */
     float scale_log2e;                 /* softmax_scale * log2(e) */
     float softcap_log2e;               /* softcap * log2(e); 0: off */

@@ -90,6 +90,14 @@ MXA_DEVICE int forward_tile_index(int round)
     return round * dev_grid_x() + (round & 1 ? dev_grid_x() - 1 - block : block);
 }
 
+/* The CTA's piece after `index`: the next that none has taken, or the one it is dealt. WHY taken
+ * where pieces differ: how long one takes is known when it is done, and no order has to be even. */
+MXA_DEVICE int forward_tile_next(const mxa_forward_params *params, int index)
+{
+    return params->taken ? dev_grid_x() + (int)dev_fetch_add_global_u32(params->taken, 1)
+                         : forward_tile_index(index / dev_grid_x() + 1);
+}
+
 /* Whether this launch takes the tile. The first of two marks the others in `redo`. wide: the caller
  * found that some tile is beyond the FP16 bound. */
 MXA_DEVICE int forward_tile_taken(const mxa_forward_params *params, int wide,
@@ -150,9 +158,14 @@ MXA_DEVICE int forward_tile_find(const mxa_forward_params *params, int index, in
         int pairs = batch->batch * params->heads;
         int pair;
         if (params->window_right >= 0) {
-            /* WHY: with a diagonal the last queries take longest; they go first. */
-            tile->first = (batch->tiles_per_sequence - 1 - index / pairs) * tile_q;
-            pair = index % pairs;
+            /* WHY: with a diagonal the last queries take longest; they go first, among pairs whose
+             * keys and values L2 holds together. */
+            const int section = index / (batch->tiles_per_sequence * params->together);
+            const int first = section * params->together;
+            const int count = forward_min(params->together, pairs - first);
+            index -= first * batch->tiles_per_sequence;
+            tile->first = (batch->tiles_per_sequence - 1 - index / count) * tile_q;
+            pair = first + index % count;
         } else {
             /* Neighbouring CTAs share a head's keys and values in L2. */
             tile->first = index % batch->tiles_per_sequence * tile_q;
