@@ -531,8 +531,9 @@ MXA_DEVICE int FORWARD(consume)(const mxa_forward_params *params, mxa_shared sha
     return step;
 }
 
-/* A consumer's tiles; its queries start at `offset` of the first, 64 further on in each next one.
- * WHY: at the end of a sequence the last places are empty, on a diagonal they take longest. */
+/* A consumer's tiles; its queries start at `offset` of the first and, where tiles differ, 64
+ * further on in each next one. WHY: at the end of a sequence the last places are empty, on a
+ * diagonal they take longest. */
 MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared shared, int offset)
 {
     int step = 0;
@@ -551,7 +552,9 @@ MXA_DEVICE void FORWARD(attend)(const mxa_forward_params *params, mxa_shared sha
         step =
             FORWARD(consume)(params, shared, &own, shared + AT_Q + stage * Q_BYTES + offset * ROW,
                              Q_EMPTY(stage), step);
-        offset = offset + 64 < TILE_Q ? offset + 64 : 0;
+        if (params->taken) {
+            offset = offset + 64 < TILE_Q ? offset + 64 : 0;
+        }
     }
 }
 
