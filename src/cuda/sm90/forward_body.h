@@ -253,13 +253,14 @@ MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, uint64_t b)
 #endif
 
 #if FORWARD_SCORES == FORWARD_F16
-/* The softmax of a block without masks, of rows that have a maximum. */
+/* The softmax of rows that have a maximum. end: edges of a block that is not seen whole, or NULL.
+ */
 MXA_DEVICE void FORWARD(softmax_late)(const mxa_forward_params *params, const forward_own *own,
                                       mxa_shared record, FORWARD_SCORE *s, uint32_t *scale,
-                                      forward_rows *rows)
+                                      const int *end, forward_rows *rows)
 {
     float t[2];
-    if (forward_softmax_late_f16(s, rows, record, scale, t) &&
+    if (forward_softmax_late_f16(s, rows, record, scale, end, t) &&
         !forward_mend_f16(s, rows, record, t)) {
         uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);
         dev_store_global_u32(params->redo + 4 * (uint64_t)entry, 1);
@@ -296,28 +297,38 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward
     forward_softcap_f32(s, GROUPS, params->softcap_log2e);
 #endif
     const int whole = block >= own->full_first && block < own->full_end;
-    if (!whole) {
 #if FORWARD_SCORES == FORWARD_F16
+    /* Every row has a maximum once a block was seen whole. WHY not in a window: the loop of whole
+     * blocks leaves only its masked ones to this one, which has no registers for two edges. */
+    const int left = params->window_left >= 0;
+    const int first = block <= own->full_first || block <= own->own_first ||
+                      own->full_end <= own->full_first || (LATE_LOOP && left);
+    if (!whole) {
         forward_edges edges;
         forward_tile_edges(params, own, block * TILE_K, &edges);
-        forward_mask_f16(s, &edges, params->window_left >= 0, scale);
+        if (!first && !left) {
+            FORWARD(softmax_late)(params, own, record, s, scale, edges.end, rows);
+            return;
+        }
+        forward_mask_f16(s, &edges, left, scale);
+        FORWARD_HOLD_SCORES(s);
+    }
+    if (!LATE_LOOP && !first) {
+        FORWARD(softmax_late)(params, own, record, s, scale, NULL, rows);
+        return;
+    }
+    forward_softmax_f16(s, rows, record, scale);
 #else
+    if (!whole) {
         forward_span span;
         forward_tile_span(params, own, block * TILE_K, &span);
         forward_mask_f32(s, GROUPS, &span);
-#endif
         FORWARD_HOLD_SCORES(s);
     }
-#if FORWARD_SCORES == FORWARD_F16
-    /* Every row has a maximum once a block was seen whole. */
-    if (block <= own->full_first || block <= own->own_first || own->full_end <= own->full_first) {
-        forward_softmax_f16(s, rows, record, scale);
-    } else {
-        FORWARD(softmax_late)(params, own, record, s, scale, rows);
-    }
-#elif FORWARD_SCORES == FORWARD_F32
+#endif
+#if FORWARD_SCORES == FORWARD_F32
     forward_softmax_f32(s, GROUPS, rows, record);
-#else
+#elif FORWARD_SCORES == FORWARD_BF16
     forward_softmax_token(s, GROUPS, rows, record);
 #endif
 }
@@ -408,7 +419,7 @@ MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shar
     FORWARD_HOLD_SCORES(x->s);
 #if FORWARD_SCORES == FORWARD_F16
     if (late) {
-        FORWARD(softmax_late)(params, own, RECORDS(STAGE(step)), x->s, x->scale, rows);
+        FORWARD(softmax_late)(params, own, RECORDS(STAGE(step)), x->s, x->scale, NULL, rows);
     } else
 #endif
     {

@@ -185,16 +185,35 @@ MXA_DEVICE uint32_t forward_decode_f16(uint32_t code)
     return (code - 2 * FORWARD_HALF) >> 1;
 }
 
+/* P of group g's columns at and beyond the edges `end` becomes 0. */
+MXA_DEVICE void forward_hide_f16(uint32_t *x, int g, const int *end)
+{
+    MXA_UNROLL
+    for (int r = 0; r < 8; r++) {
+        x[r] &= ~forward_beyond(end[r & 1] - 512 * g, r);
+        hold_u32(&x[r]);
+    }
+}
+
 /* Logits to codes of P of the maximum as it stands, in place; t: this thread's sums of the block.
- * record: of the block's first key group; three more follow it. */
+ * record: of the block's first key group; three more follow it. end: edges of a block that is not
+ * seen whole (forward_edges), or NULL. */
 MXA_DEVICE void forward_exp_f16(uint32_t *s, float m0, float m1, mxa_shared record,
-                                const uint32_t *scale, float *t)
+                                const uint32_t *scale, const int *end, float *t)
 {
     const uint32_t minus_one = 0xBC00BC00, max0 = f16x2_from_f32(m0), max1 = f16x2_from_f32(m1);
     uint32_t sum0 = 0, sum1 = 0;
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {
         uint32_t *x = s + 8 * g;
+        if (end && !warp_any(end[0] > 512 * g || end[1] > 512 * g)) {
+            MXA_UNROLL
+            for (int r = 0; r < 8; r++) {
+                x[r] = forward_code_f16(0);
+                hold_u32(&x[r]);
+            }
+            continue;
+        }
         mxa_u32x2 v = dev_load_shared_u32x2(record + 16 * (uint32_t)g + 8);
         uint32_t c0 = fma_f16x2(max0, minus_one, v.x);
         uint32_t c1 = fma_f16x2(max1, minus_one, v.x);
@@ -202,10 +221,13 @@ MXA_DEVICE void forward_exp_f16(uint32_t *s, float m0, float m1, mxa_shared reco
         for (int r = 0; r < 8; r++) {
             x[r] = exp2_f16x2(fma_f16x2(x[r], scale[g], r & 1 ? c1 : c0));
         }
+        if (end && warp_any(end[0] < 512 * (g + 1) || end[1] < 512 * (g + 1))) {
+            forward_hide_f16(x, g, end);
+        }
         uint32_t a = add_f16x2(add_f16x2(x[0], x[2]), add_f16x2(x[4], x[6]));
         uint32_t b = add_f16x2(add_f16x2(x[1], x[3]), add_f16x2(x[5], x[7]));
-        sum0 = g == 0 ? mul_f16x2(a, v.y) : fma_f16x2(a, v.y, sum0);
-        sum1 = g == 0 ? mul_f16x2(b, v.y) : fma_f16x2(b, v.y, sum1);
+        sum0 = g == 0 && !end ? mul_f16x2(a, v.y) : fma_f16x2(a, v.y, sum0);
+        sum1 = g == 0 && !end ? mul_f16x2(b, v.y) : fma_f16x2(b, v.y, sum1);
         MXA_UNROLL
         for (int r = 0; r < 8; r++) {
             x[r] = forward_code_f16(x[r]);
@@ -232,7 +254,7 @@ MXA_DEVICE void forward_softmax_f16(uint32_t *s, forward_rows *rows, mxa_shared 
     /* A row that has seen no key: 2^(-inf - 0) is 0, -inf - -inf would be NaN. */
     const float m0 = rows->m[0] == FORWARD_MINUS_INF ? 0.0f : rows->m[0];
     const float m1 = rows->m[1] == FORWARD_MINUS_INF ? 0.0f : rows->m[1];
-    forward_exp_f16(s, m0, m1, record, scale, t);
+    forward_exp_f16(s, m0, m1, record, scale, NULL, t);
     forward_add_f16(rows, t);
 }
 
@@ -280,9 +302,9 @@ MXA_DEVICE int forward_mend_f16(uint32_t *s, forward_rows *rows, mxa_shared reco
  * finding it takes a tenth of the instructions, and exp2 waits for it. A sum of P that E4M3 holds
  * has no term that it does not; a NaN stays one. Returns whether forward_mend_f16 must follow. */
 MXA_DEVICE int forward_softmax_late_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
-                                        const uint32_t *scale, float *t)
+                                        const uint32_t *scale, const int *end, float *t)
 {
-    forward_exp_f16(s, rows->m[0], rows->m[1], record, scale, t);
+    forward_exp_f16(s, rows->m[0], rows->m[1], record, scale, end, t);
     rows->raised = warp_any(t[0] > FORWARD_P_MOST || t[1] > FORWARD_P_MOST);
     return rows->raised;
 }
