@@ -50,10 +50,11 @@
  *   dq_empty[W]  1          its writer                        the one at dQ    1
  *
  * Order of a step, each deviation measured slower (docs/kernels.md): issue S and dP; P and dS; [my
- * turn: dQ of the step before]; dV and dK; only then dS to shared memory. At most six products of a
- * warp are queued: beyond that the warp blocks while it issues. Stores to dS and staging are fenced
- * for the asynchronous proxy by who waits for them, not by who stored: a fence waits for all that
- * its warp has under way, and the consumers' own instructions are what a step takes.
+ * turn: dV, dQ of the step before, dK; else dV and dK]; only then dS to shared memory. At most six
+ * products of a warp are queued: beyond that the warp blocks while it issues. Stores to dS and
+ * staging are fenced for the asynchronous proxy by who waits for them, not by who stored: a fence
+ * waits for all that its warp has under way, and the consumers' own instructions are what a step
+ * takes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -246,16 +247,28 @@ MXA_DEVICE void BACKWARD(store_dscores)(mxa_shared shared, const BACKWARD(own) *
     BACKWARD(tell)(DS_FULL(turn.number));
 }
 
-/* grads: dV and dK, issued and committed. */
-MXA_DEVICE void BACKWARD(multiply_keys)(float *dk, float *dv, const uint32_t *p, const uint32_t *ds,
-                                        uint64_t dout)
+/* grads: dV, issued. */
+MXA_DEVICE void BACKWARD(multiply_values)(float *dv, const uint32_t *p, uint64_t dout)
 {
-    const uint64_t q = dout + (Q_BYTES >> 4);
     wgmma_fence();
     BACKWARD_MMA_KEYS(dv, p, dout);
     BACKWARD_MMA_KEYS(dv, p + 4, dout + MXA_DESCRIPTOR_K32);
+}
+
+/* grads: dK, issued behind dV. */
+MXA_DEVICE void BACKWARD(multiply_rows)(float *dk, const uint32_t *ds, uint64_t dout)
+{
+    const uint64_t q = dout + (Q_BYTES >> 4);
     BACKWARD_MMA_KEYS(dk, ds, q);
     BACKWARD_MMA_KEYS(dk, ds + 4, q + MXA_DESCRIPTOR_K32);
+}
+
+/* grads: both, committed. */
+MXA_DEVICE void BACKWARD(multiply_keys)(float *dk, float *dv, const uint32_t *p, const uint32_t *ds,
+                                        uint64_t dout)
+{
+    BACKWARD(multiply_values)(dv, p, dout);
+    BACKWARD(multiply_rows)(dk, ds, dout);
     wgmma_commit();
 }
 
@@ -353,8 +366,17 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         if (turn.number == warpgroup && j > 0) {
             const BACKWARD(turn) before = BACKWARD(turn_before)(place, warpgroup);
             float dq[ACCUMULATORS];
-            BACKWARD(multiply_queries)(own, dq, shared, before);
-            BACKWARD(multiply_keys)(dk, dv, p, ds, own->turned + stage);
+            /* WHY dV first: the other warpgroup's dS may not be there yet. Of three, they spill. */
+            if (WARPGROUPS == 2) {
+                BACKWARD(multiply_values)(dv, p, own->turned + stage);
+                wgmma_commit();
+                BACKWARD(multiply_queries)(own, dq, shared, before);
+                BACKWARD(multiply_rows)(dk, ds, own->turned + stage);
+                wgmma_commit();
+            } else {
+                BACKWARD(multiply_queries)(own, dq, shared, before);
+                BACKWARD(multiply_keys)(dk, dv, p, ds, own->turned + stage);
+            }
             BACKWARD(store_dscores)(shared, own, turn, units);
             wgmma_wait(1);
             wgmma_hold_f32(dq, ACCUMULATORS);
