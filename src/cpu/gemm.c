@@ -170,19 +170,44 @@ int64_t mxa_cpu_gemm_workspace(const mxattn_context *context, const mxa_gemm_cal
     return count.used;
 }
 
-/* How C is cut into tasks: rows of a group, and groups of columns. Chosen for the least time of the
- * worker who gets most; no bit of C depends on it. */
+static int64_t over(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Time of `rows` rows of a range of columns, at most `ranges` of them, and of decoding the rows. */
+static int64_t cost_of(const gemm_job *job, int64_t rows, int64_t ranges)
+{
+    return mxa_round_up(rows, job->kernel->tile) * (RANGE_COST * ranges + 1);
+}
+
+/* When the last worker is done: C by groups of `rows` rows, each by `columns` groups of columns;
+ * the rows left over come last, and go to workers who have nothing of the last round. */
+static int64_t time_of(const gemm_job *job, int64_t workers, int64_t ranges, int64_t rows,
+                       int64_t columns)
+{
+    const int64_t tasks = job->call->m / rows * columns, left = job->call->m % rows;
+    const int64_t rounds = tasks / workers, idle = workers - tasks % workers;
+    const int64_t most = cost_of(job, rows, over(ranges, columns));
+    const int64_t mean = cost_of(job, rows, ranges) / columns;
+    const int64_t short_task = cost_of(job, left, over(ranges, columns));
+    if (left == 0)
+        return idle == workers ? (rounds - 1) * mean + most : rounds * mean + most;
+    if (idle == workers)
+        return rounds * mean + over(columns, workers) * short_task;
+    const int64_t meanwhile = over(columns, idle) * short_task;
+    return rounds * mean + (meanwhile > most ? meanwhile : most);
+}
+
+/* Rows of a group, and groups of columns: the least time. No bit of C depends on it. */
 static void choose_tasks(gemm_job *job, int64_t workers, int64_t ranges)
 {
     int64_t least = INT64_MAX;
     for (int64_t rows = MXA_GEMM_ROWS; rows >= MXA_GEMM_ROWS / 2; rows -= MXA_BLOCK) {
-        const int64_t groups = (job->call->m + rows - 1) / rows, tiled = mxa_round_up(rows, 6);
         for (int64_t columns = 1; columns <= ranges; columns++) {
-            const int64_t turns = (groups * columns + workers - 1) / workers;
-            const int64_t cost =
-                turns * tiled * (RANGE_COST * ((ranges + columns - 1) / columns) + 1);
-            if (cost < least) {
-                least = cost;
+            const int64_t time = time_of(job, workers, ranges, rows, columns);
+            if (time < least) {
+                least = time;
                 job->group_rows = rows;
                 job->column_groups = columns;
             }

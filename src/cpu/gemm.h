@@ -24,6 +24,7 @@ enum {
 typedef struct mxa_gemm_kernel {
     const char *isa;
     int32_t depth; /* elements of a unit */
+    int32_t tile;  /* rows of a tile; divides MXA_GEMM_ROWS */
     int32_t panel; /* columns of a panel of B; divides 32 */
     /* values: FP32 with rows MXA_GEMM_STRIDE apart. A part of A, MXA_GEMM_ROWS rows at most; with a
      * depth of 1 values are units already. */

@@ -15,35 +15,64 @@
 enum {
     PANEL = GEMM_N * VEC_LANES,
     A_ROW = MXA_GEMM_STRIDE / UNIT_DEPTH, /* units between rows of A */
-    A_COLUMN = MXA_GEMM_ROWS              /* units between columns of a transposed A */
+    A_COLUMN = MXA_GEMM_ROWS,             /* units between columns of a transposed A */
+    LINE = 64,
+    BLOCK_UNITS = 32 / UNIT_DEPTH,                        /* k runs through a multiple of them */
+    BLOCK_LINES = BLOCK_UNITS * (int)sizeof(unit) / LINE, /* of a row of A */
+    TILES = MXA_GEMM_ROWS / GEMM_M,
+    /* of BLOCK_UNITS units of a panel, in bytes: a tile's */
+    SHARE = (BLOCK_LINES * PANEL + TILES - 1) / TILES * LINE
 };
 
+/* Asked for with every BLOCK_UNITS units of a tile: the rows of A that the next tile reads, which
+ * come from the second cache, and a share of the next panel, from the third or from memory. */
+VEC_INLINE void ask(const unit *a, int64_t a_row, int64_t a_step, const char *panel)
+{
+    if (a_step == 1) {
+        VEC_UNROLL
+        for (int i = 0; i < GEMM_M * BLOCK_LINES; i++)
+            __builtin_prefetch(a + (GEMM_M + i / BLOCK_LINES) * a_row +
+                               i % BLOCK_LINES * (LINE / (int)sizeof(unit)));
+    }
+    VEC_UNROLL
+    for (int at = 0; at < SHARE; at += LINE)
+        __builtin_prefetch(panel + at);
+}
+
 VEC_INLINE void tile_product(const unit *a, int64_t a_row, int64_t a_step, const unit *b,
-                             int64_t units, float *c, int64_t c_row, int keep)
+                             int64_t units, float *c, int64_t c_row, int keep, const char *next)
 {
     vec sum[GEMM_M][GEMM_N];
 
     VEC_UNROLL
-    for (int i = 0; i < GEMM_M; i++)
-        VEC_UNROLL
-    for (int j = 0; j < GEMM_N; j++)
-        sum[i][j] = vec_set(0.0f);
-    for (int64_t k = 0; k < units; k++) {
-        uvec lanes[GEMM_N];
-
+    for (int i = 0; i < GEMM_M; i++) {
         VEC_UNROLL
         for (int j = 0; j < GEMM_N; j++)
-            lanes[j] = unit_load(b + j * VEC_LANES);
+            sum[i][j] = vec_set(0.0f);
         VEC_UNROLL
-        for (int i = 0; i < GEMM_M; i++) {
-            const uvec row = unit_broadcast(a + i * a_row);
+        for (int j = 0; j < PANEL; j += LINE / (int)sizeof(float))
+            __builtin_prefetch(c + i * c_row + j, 1);
+    }
+    for (int64_t block = 0; block < units; block += BLOCK_UNITS) {
+        ask(a, a_row, a_step, next);
+        next += SHARE;
+        for (int k = 0; k < BLOCK_UNITS; k++) {
+            uvec lanes[GEMM_N];
 
             VEC_UNROLL
             for (int j = 0; j < GEMM_N; j++)
-                sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
+                lanes[j] = unit_load(b + j * VEC_LANES);
+            VEC_UNROLL
+            for (int i = 0; i < GEMM_M; i++) {
+                const uvec row = unit_broadcast(a + i * a_row);
+
+                VEC_UNROLL
+                for (int j = 0; j < GEMM_N; j++)
+                    sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
+            }
+            a += a_step;
+            b += PANEL;
         }
-        a += a_step;
-        b += PANEL;
     }
     VEC_UNROLL
     for (int i = 0; i < GEMM_M; i++)
@@ -58,33 +87,30 @@ VEC_INLINE void tile_product(const unit *a, int64_t a_row, int64_t a_step, const
 /* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
  */
 static VEC_NOINLINE void tile_of_rows(const unit *a, const unit *b, int64_t units, float *c,
-                                      int64_t c_row, int keep)
+                                      int64_t c_row, int keep, const char *next)
 {
-    tile_product(a, A_ROW, 1, b, units, c, c_row, keep);
+    tile_product(a, A_ROW, 1, b, units, c, c_row, keep, next);
 }
 
 static VEC_NOINLINE void tile_of_columns(const unit *a, const unit *b, int64_t units, float *c,
-                                         int64_t c_row, int keep)
+                                         int64_t c_row, int keep, const char *next)
 {
-    tile_product(a, 1, A_COLUMN, b, units, c, c_row, keep);
+    tile_product(a, 1, A_COLUMN, b, units, c, c_row, keep, next);
 }
 
 static void multiply(const void *a, int a_columns, const void *panel, int64_t k, int64_t rows,
                      float *c, int64_t c_row, int keep)
 {
     const int64_t units = k / UNIT_DEPTH;
-    const int64_t ahead = (units * PANEL * (int64_t)sizeof(unit) + rows - 1) / rows * GEMM_M;
     const unit *at = a;
     const char *next = (const char *)panel + MXA_GEMM_K / UNIT_DEPTH * PANEL * sizeof(unit);
 
     for (int64_t i = 0; i < rows; i += GEMM_M) {
-        for (int64_t line = 0; line < ahead; line += 64) /* a share of the next panel */
-            __builtin_prefetch(next + line);
-        next += ahead;
         if (a_columns)
-            tile_of_columns(at + i, panel, units, c + i * c_row, c_row, keep);
+            tile_of_columns(at + i, panel, units, c + i * c_row, c_row, keep, next);
         else
-            tile_of_rows(at + i * A_ROW, panel, units, c + i * c_row, c_row, keep);
+            tile_of_rows(at + i * A_ROW, panel, units, c + i * c_row, c_row, keep, next);
+        next += units / BLOCK_UNITS * SHARE;
     }
 }
 
@@ -154,6 +180,7 @@ static void pack_b_columns(const float *values, int64_t stride, int64_t k, char 
 const mxa_gemm_kernel VEC_NAME(mxa_gemm) = {
     .isa = VEC_ISA,
     .depth = UNIT_DEPTH,
+    .tile = GEMM_M,
     .panel = PANEL,
     .pack_a = pack_a,
     .pack_b = pack_b,
