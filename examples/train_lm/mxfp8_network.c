@@ -33,10 +33,11 @@ struct mxfp8_network {
     mxattn_tags tags; /* of everything in MXFP8 */
     mxattn_plan *plan;
     layer_memory layer[MAX_LAYERS];
-    uint16_t *x_last, *norm_last; /* BF16 */
+    uint16_t *x_last; /* BF16 */
     float *rstd_last;
-    uint16_t *head;                           /* BF16 copy of the weights */
-    uint16_t *dlogits;                        /* BF16 */
+    uint16_t *norm_last; /* BF16; not kept: backward makes it again, the same bits, for one call */
+    uint16_t *head;      /* BF16 copy of the weights */
+    uint16_t *dlogits;   /* BF16 */
     packed dx, dwide, dnorm, dout, dqk, dqkv; /* gradients that live for one layer */
     mxfp8_counts counts;
     char description[256];
@@ -550,6 +551,7 @@ void mxfp8_network_backward(mxfp8_network *n, const parameters *weights, paramet
     const mxattn_tensor norm = wide_of(MXATTN_BF16, n->norm_last, T, c->width);
     const mxattn_tensor head = wide_of(MXATTN_BF16, n->head, c->vocabulary, c->width);
     const mxattn_tensor dnorm = mxfp8_matrix(all_of(&n->dnorm, T));
+    norm_forward(n, n->x_last, weights->final_gain, NULL, n->norm_last, n->rstd_last, seqs);
     weight_gradient(n, gradients->head, &dy, c->vocabulary, &norm, c->width, seqs);
     mxattn_gemm_quantize_args args = input_gradient(&dy, &head, &dnorm, seqs);
     gemm(n, &args);
@@ -588,8 +590,7 @@ saved_bytes mxfp8_network_saved(const mxfp8_network *n, int tokens)
             tokens * (2 * c->width + c->heads * c->head_dim) * bf16;  /* x, x_middle, o_wide */
         bytes.all += tokens * (2 + 2 * c->heads + c->kv_heads) * f32; /* rstd, rstd_qk, lse */
     }
-    bytes.all +=
-        bytes.crossing + tokens * (2 * c->width * bf16 + f32); /* x_last, norm_last, rstd */
+    bytes.all += bytes.crossing + tokens * (c->width * bf16 + f32); /* x_last, rstd_last */
     return bytes;
 }
 

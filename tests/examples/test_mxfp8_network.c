@@ -152,20 +152,23 @@ static void test_training(void)
     free(three);
 }
 
-/* The demo's sizes: what the documentation promises. */
-static void test_saved_bytes(pool *p)
+/* The demo's sizes, text (4 layers) and recommender (2), and at twice the width: what the
+ * documentation promises. */
+static void test_saved_bytes(pool *p, int layers, int width)
 {
     model_config c = {.vocabulary = 62,
-                      .layers = 4,
-                      .width = 128,
-                      .hidden = 384,
-                      .heads = 4,
-                      .kv_heads = 2,
+                      .layers = layers,
+                      .width = width,
+                      .hidden = 3 * width,
+                      .heads = width / 32,
+                      .kv_heads = width / 64,
                       .head_dim = 64,
                       .max_tokens = 1024,
                       .max_sequences = 1024,
                       .max_length = 512};
-    mxt_case("bytes kept for backward: 0.62x those of BF16 in all, 0.54x between layers");
+    mxt_case("bytes kept for backward, %d layers of %d: 0.62x those of BF16 in all, 0.54x between "
+             "layers",
+             layers, width);
     mxfp8_network *n = mxfp8_network_create(p, &c, "auto", VARIANT_NONE);
     const saved_bytes got = mxfp8_network_saved(n, 1024), bf16 = model_saved_bf16(&c, 1024);
     CHECK((double)got.all <= 0.62 * (double)bf16.all, "%.3fx in all",
@@ -201,7 +204,9 @@ int main(void)
     pool *p = pool_create(2);
     test_against_float32(p, 0);
     test_against_float32(p, 1);
-    test_saved_bytes(p);
+    for (int layers = 2; layers <= 4; layers += 2)
+        for (int width = 128; width <= 256; width += 128)
+            test_saved_bytes(p, layers, width);
     test_foreign(p);
     pool_destroy(p);
     test_training();
