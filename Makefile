@@ -7,7 +7,7 @@ BUILD := build/release
 PYTHON ?= python3
 SEEDS ?= 200
 
-.PHONY: build cubins help test test-torch test-jax test-embeddings test-pythons demo demo-all demo-recommend bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
+.PHONY: build cubins help test test-torch test-jax test-embeddings test-pythons demo demo-all demo-recommend demo-seeds bench wheel lint format asan tsan alloc-fail fuzz emulate install clean
 
 build: ## the library, the command and the examples (build/release)
 	@mkdir -p build
@@ -41,6 +41,9 @@ demo-all: build ## the same three times: float32, MXFP8 attention, every activat
 
 demo-recommend: build ## a sequence recommender, no causal mask, three times as demo-all
 	@$(BUILD)/train_lm --task recommend --attention float32,mxfp8,mxfp8-all --out build/demo-recommend
+
+demo-seeds: build ## demo-all for three seeds; TRAIN="--task recommend --width 256" for others; AT_ONCE trainings of THREADS each
+	@AT_ONCE=$(AT_ONCE) THREADS=$(THREADS) examples/train_lm/seeds.sh $(BUILD) $(TRAIN)
 
 emulate: build ## the Blackwell forward on the emulator under SEEDS schedules of each case (default 200)
 	@$(BUILD)/tests/emu_test_sm100_forward $(SEEDS)

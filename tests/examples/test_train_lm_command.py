@@ -110,6 +110,20 @@ def test_same_seed_same_curve_for_any_number_of_threads(tmp_path, text):
     assert curves[1][0] != curves[2][0]
 
 
+def test_seeds_are_compared(tmp_path, text):
+    """Every seed gets its line; losses that lie too far apart are an error."""
+    seeds = {**os.environ, "AT_ONCE": "3", "THREADS": "1", "OUT": str(tmp_path)}
+    command = [ROOT / "examples/train_lm/seeds.sh", PROGRAM.parent, *SMALL, "--text", text, "--steps", "2"]
+    for options, chosen, status in (([], "2", 0), (["--learning-rate", "1"], "2 3", 1)):
+        result = subprocess.run([*command, *options], env={**seeds, "SEEDS": chosen}, capture_output=True, text=True, check=False)
+        assert result.returncode == status, result.stdout + result.stderr
+        lines = re.findall(r"^val_loss_seed seed=(\d) float32=(\S+) .*mxfp8_all=(\S+) .*ratio_all=(\S+)$", result.stdout, re.MULTILINE)
+        assert [line[0] for line in lines] == chosen.split()
+        for seed, float32, mxfp8_all, ratio in lines:
+            assert float(ratio) == pytest.approx(float(mxfp8_all) / float(float32), abs=1e-3)
+            assert float(float32) == pytest.approx(float(curve(tmp_path / seed / "loss_float32.csv")[-1]["validation_loss"]), abs=1e-4)
+
+
 @pytest.mark.parametrize("options, named", [
     (["--attention", "fp8"], "fp8"),
     (["--attention", "mxfp8,mxfp8"], "mxfp8,mxfp8"),
