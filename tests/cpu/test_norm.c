@@ -223,8 +223,12 @@ static void test_large(uint32_t isa, mxattn_block block)
     mxattn_rmsnorm_quantize_args args;
     mxt_case("%d x %d, block %d, isa %u", ROWS, DIMS, (int)block, (unsigned)isa);
     mxt_matrix_make(&x, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, shape, 0, NULL);
-    for (int64_t i = 0; i < (int64_t)ROWS * DIMS; i++)
-        ((uint16_t *)x.memory)[i] = mxa_bf16_from_f32((float)(i % 251 - 125) * (float)(1 + i % 7));
+    for (int64_t i = 0; i < (int64_t)ROWS * DIMS;
+         i++) { /* zeros, and codes below the normal ones */
+        const float size = i % 1009 ? 1.0F : 0x1p-16F;
+        ((uint16_t *)x.memory)[i] =
+            mxa_bf16_from_f32((float)(i % 251 - 125) * (float)(1 + i % 7) * size);
+    }
     mxt_matrix_make(&y, tags, linear, 2, shape, 0, NULL);
     mxt_matrix_make(&wide, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, shape, 0, NULL);
     mxattn_rmsnorm_quantize_args_init(&args);
