@@ -251,6 +251,15 @@ static char *panel_at(const gemm_job *job, int64_t part, int64_t column)
            (part * job->size.panels + column / job->kernel->panel) * job->size.panel_bytes;
 }
 
+/* Panels are written to from afar: they are asked for while their values are decoded. */
+static void ask_for_panels(const gemm_job *job, const char *panel, int64_t bytes)
+{
+    enum { LINE = 64 };
+    for (int32_t n = 0; n < MXA_BLOCK; n += job->kernel->panel, panel += job->size.panel_bytes)
+        for (int64_t at = 0; at < bytes; at += LINE)
+            __builtin_prefetch(panel + at, 1);
+}
+
 /* 32 columns of one part, by pieces whose values fit the first cache. */
 static void load_b(void *arg, int64_t task, int32_t worker)
 {
@@ -264,6 +273,7 @@ static void load_b(void *arg, int64_t task, int32_t worker)
         const int64_t k = part * MXA_GEMM_K + at, length = smaller(PIECE_K, end - at);
         const int64_t padded = mxa_round_up(length, MXA_BLOCK);
         char *panel = panel_at(job, part, n) + at * step_bytes;
+        ask_for_panels(job, panel, padded * step_bytes);
         if (call->transpose_b) {
             mxa_gemm_load(&job->b, k, length, padded, n, count, MXA_BLOCK, values, MXA_BLOCK);
             job->kernel->pack_b_columns(values, MXA_BLOCK, padded, panel, job->size.panel_bytes);
