@@ -22,7 +22,7 @@
 
 enum {
     COLUMNS = 384,   /* of C at once: a multiple of 128, with 64 and 128 to a head whole heads */
-    RANGE_COST = 24, /* of one range of columns, where decoding the rows of A costs 1 */
+    RANGE_COST = 18, /* of one range of columns, where decoding the rows of A costs 1 */
     PIECE_K = 128,   /* of B decoded at once */
     ALIGNMENT = 256
 };
@@ -175,10 +175,10 @@ static int64_t over(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Time of `rows` rows of a range of columns, at most `ranges` of them, and of decoding the rows. */
-static int64_t cost_of(const gemm_job *job, int64_t rows, int64_t ranges)
+/* Time of `tasks` tasks of `rows` rows, with `ranges` ranges of columns between them. */
+static int64_t cost_of(const gemm_job *job, int64_t rows, int64_t ranges, int64_t tasks)
 {
-    return mxa_round_up(rows, job->kernel->tile) * (RANGE_COST * ranges + 1);
+    return mxa_round_up(rows, job->kernel->tile) * (RANGE_COST * ranges + tasks);
 }
 
 /* When the last worker is done: C by groups of `rows` rows, each by `columns` groups of columns;
@@ -188,9 +188,9 @@ static int64_t time_of(const gemm_job *job, int64_t workers, int64_t ranges, int
 {
     const int64_t tasks = job->call->m / rows * columns, left = job->call->m % rows;
     const int64_t rounds = tasks / workers, idle = workers - tasks % workers;
-    const int64_t most = cost_of(job, rows, over(ranges, columns));
-    const int64_t mean = cost_of(job, rows, ranges) / columns;
-    const int64_t short_task = cost_of(job, left, over(ranges, columns));
+    const int64_t most = cost_of(job, rows, over(ranges, columns), 1);
+    const int64_t mean = cost_of(job, rows, ranges, columns) / columns;
+    const int64_t short_task = cost_of(job, left, over(ranges, columns), 1);
     if (left == 0)
         return idle == workers ? (rounds - 1) * mean + most : rounds * mean + most;
     if (idle == workers)
