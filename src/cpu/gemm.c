@@ -21,9 +21,8 @@
 #include <string.h>
 
 enum {
-    COLUMNS = 384,   /* of C at once: a multiple of 128, with 64 and 128 to a head whole heads */
-    RANGE_COST = 18, /* of one range of columns, where decoding the rows of A costs 1 */
-    PIECE_K = 128,   /* of B decoded at once */
+    COLUMNS = 384, /* of C at once: a multiple of 128, with 64 and 128 to a head whole heads */
+    PIECE_K = 128, /* of B decoded at once */
     ALIGNMENT = 256
 };
 
@@ -178,7 +177,7 @@ static int64_t over(int64_t a, int64_t b)
 /* Time of `tasks` tasks of `rows` rows, with `ranges` ranges of columns between them. */
 static int64_t cost_of(const gemm_job *job, int64_t rows, int64_t ranges, int64_t tasks)
 {
-    return mxa_round_up(rows, job->kernel->tile) * (RANGE_COST * ranges + tasks);
+    return mxa_round_up(rows, job->kernel->tile) * (job->kernel->range_cost * ranges + tasks);
 }
 
 /* When the last worker is done: C by groups of `rows` rows, each by `columns` groups of columns;
@@ -273,7 +272,12 @@ static void load_b(void *arg, int64_t task, int32_t worker)
         const int64_t k = part * MXA_GEMM_K + at, length = smaller(PIECE_K, end - at);
         const int64_t padded = mxa_round_up(length, MXA_BLOCK);
         char *panel = panel_at(job, part, n) + at * step_bytes;
+        mxa_gemm_codes codes;
         ask_for_panels(job, panel, padded * step_bytes);
+        if (job->kernel->pack_b_codes && !call->transpose_b && count == MXA_BLOCK &&
+            mxa_gemm_codes_of(&job->b, n, k, length, &codes) &&
+            job->kernel->pack_b_codes(&codes, length, panel, job->size.panel_bytes))
+            continue;
         if (call->transpose_b) {
             mxa_gemm_load(&job->b, k, length, padded, n, count, MXA_BLOCK, values, MXA_BLOCK);
             job->kernel->pack_b_columns(values, MXA_BLOCK, padded, panel, job->size.panel_bytes);
@@ -285,6 +289,32 @@ static void load_b(void *arg, int64_t task, int32_t worker)
 }
 
 /* ---- load: rows of A --------------------------------------------------------------------- */
+
+/* `length` columns of A from k on, as rows of units. */
+static void load_rows(const gemm_job *job, const gemm_task *task, int64_t k, int64_t length,
+                      char *units)
+{
+    const mxa_gemm_kernel *kernel = job->kernel;
+    const int64_t row = task->group->row, rows = task->group->row_end - row;
+    const int64_t padded = mxa_round_up(length, MXA_BLOCK);
+    /* Rows beyond the last are multiplied too, and their sums ignored: up to a tile. */
+    const int64_t tiled = mxa_round_up(rows, kernel->tile);
+    if (kernel->depth == 1) { /* values are units */
+        mxa_gemm_load(&job->a, row, rows, tiled, k, length, padded, (void *)units, MXA_GEMM_STRIDE);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += MXA_BLOCK) {
+        const int64_t here = smaller(rows - r, MXA_BLOCK), all = smaller(tiled - r, MXA_BLOCK);
+        void *to = units + r * MXA_GEMM_STRIDE / kernel->depth * (int64_t)sizeof(float);
+        mxa_gemm_codes codes;
+        if (here == MXA_BLOCK && mxa_gemm_codes_of(&job->a, row + r, k, length, &codes) &&
+            kernel->pack_a_codes(&codes, length, to))
+            continue;
+        mxa_gemm_load(&job->a, row + r, here, all, k, length, padded, task->values,
+                      MXA_GEMM_STRIDE);
+        kernel->pack_a(task->values, all, padded, to);
+    }
+}
 
 static void load_a(const gemm_job *job, const gemm_task *task)
 {
@@ -300,12 +330,7 @@ static void load_a(const gemm_job *job, const gemm_task *task)
                           stride);
             job->kernel->pack_a_columns(task->values, stride, padded, units);
         } else {
-            /* Rows beyond the last are multiplied too, and their sums ignored: up to a tile. */
-            const int64_t tiled = smaller(mxa_round_up(rows, 24), MXA_GEMM_ROWS);
-            float *values = job->kernel->depth == 1 ? (float *)(void *)units : task->values;
-            mxa_gemm_load(&job->a, row, rows, tiled, k, length, padded, values, MXA_GEMM_STRIDE);
-            if (job->kernel->depth > 1)
-                job->kernel->pack_a(values, tiled, padded, units);
+            load_rows(job, task, k, length, units);
         }
     }
 }

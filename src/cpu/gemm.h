@@ -21,11 +21,20 @@ enum {
     MXA_GEMM_PANEL_MOST = 32
 };
 
+/* 32 rows of E4M3 codes, `stride` bytes apart; a scale for each 32 columns and each row, from 10 to
+ * 0xF6. */
+typedef struct mxa_gemm_codes {
+    const uint8_t *payload;
+    int64_t stride;
+    uint8_t scales[MXA_GEMM_K / 32][32];
+} mxa_gemm_codes;
+
 typedef struct mxa_gemm_kernel {
     const char *isa;
-    int32_t depth; /* elements of a unit */
-    int32_t tile;  /* rows of a tile; divides MXA_GEMM_ROWS */
-    int32_t panel; /* columns of a panel of B; divides 32 */
+    int32_t depth;      /* elements of a unit */
+    int32_t tile;       /* rows of a tile; divides MXA_GEMM_ROWS */
+    int32_t range_cost; /* of a range of columns, where decoding its rows of A costs 1 */
+    int32_t panel;      /* columns of a panel of B; divides 32 */
     /* values: FP32 with rows MXA_GEMM_STRIDE apart. A part of A, MXA_GEMM_ROWS rows at most; with a
      * depth of 1 values are units already. */
     void (*pack_a)(const float *values, int64_t rows, int64_t k, void *units);
@@ -36,6 +45,10 @@ typedef struct mxa_gemm_kernel {
     void (*pack_a_columns)(const float *values, int64_t stride, int64_t k, void *units);
     void (*pack_b_columns)(const float *values, int64_t stride, int64_t k, char *units,
                            int64_t panel_bytes);
+    /* pack_b and pack_a of k codes in each of 32 rows. Return 0 where there is a NaN, and FP32 must
+     * do. NULL: it always must. */
+    int (*pack_b_codes)(const mxa_gemm_codes *from, int64_t k, char *units, int64_t panel_bytes);
+    int (*pack_a_codes)(const mxa_gemm_codes *from, int64_t k, void *units);
     /* c (rows, panel) = or += a * panel, `rows` rounded up to a tile; c_row floats between rows. */
     void (*multiply)(const void *a, int a_columns, const void *panel, int64_t k, int64_t rows,
                      float *c, int64_t c_row, int keep);

@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_avx2.h"
 
-enum { GEMM_M = 6, GEMM_N = 2 };
+enum { GEMM_M = 6, GEMM_N = 2, GEMM_RANGE_COST = 18 };
 
 #include "cpu/gemm_body.h"

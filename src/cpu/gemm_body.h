@@ -3,7 +3,7 @@
  * c[i][j] = sum over k of a[i][k] * b[j][k]: a tile of GEMM_M rows, whose units are broadcast, by
  * GEMM_N vectors of columns stays in registers while k runs through a part. Sums are added in the
  * order of k, so a row of C depends neither on its neighbours nor on how C is cut.
- * Included after one vec_*.h and the enum of GEMM_M and GEMM_N.
+ * Included after one vec_*.h and the enum of GEMM_M, GEMM_N and GEMM_RANGE_COST (gemm.h).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -177,14 +177,23 @@ static void pack_b_columns(const float *values, int64_t stride, int64_t k, char 
                       (unit *)(void *)(units + n / PANEL * panel_bytes) + e / UNIT_DEPTH * PANEL);
 }
 
+#if !UNIT_IS_F32
+#include "cpu/gemm_codes_body.h"
+#endif
+
 const mxa_gemm_kernel VEC_NAME(mxa_gemm) = {
     .isa = VEC_ISA,
     .depth = UNIT_DEPTH,
     .tile = GEMM_M,
+    .range_cost = GEMM_RANGE_COST,
     .panel = PANEL,
     .pack_a = pack_a,
     .pack_b = pack_b,
     .pack_a_columns = pack_a_columns,
     .pack_b_columns = pack_b_columns,
+#if !UNIT_IS_F32
+    .pack_b_codes = pack_b_codes,
+    .pack_a_codes = pack_a_codes,
+#endif
     .multiply = multiply,
 };

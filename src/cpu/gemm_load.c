@@ -49,6 +49,45 @@ static void load_columns(const mxa_gemm_source *source, mxa_piece piece, int64_t
     }
 }
 
+/* 1 where all are such that decoding to FP32 or to BF16 is one multiplication or addition. */
+static int scales_are_plain(const uint8_t *scales, int64_t count)
+{
+    enum { LEAST = 10, MOST = 0xF6 };
+    uint8_t least = 0xFF, most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        least = scales[i] < least ? scales[i] : least;
+        most = scales[i] > most ? scales[i] : most;
+    }
+    return least >= LEAST && most <= MOST;
+}
+
+int mxa_gemm_codes_of(const mxa_gemm_source *source, int64_t row, int64_t column, int64_t columns,
+                      mxa_gemm_codes *codes)
+{
+    const mxattn_tensor *tensor = source->tensor;
+    const int64_t dims = tensor->shape[3], dim = column % dims;
+    mxa_block_at at = {.b = sequence_of(source, row)};
+    if (at.b == source->batch || tensor->tags.dtype != MXATTN_E4M3 ||
+        !tensor->scales[MXATTN_HDIM].data)
+        return 0;
+    at.sequence = source->table[at.b];
+    const int64_t s = row - at.sequence.first;
+    if (s % MXA_BLOCK != 0 || s + MXA_BLOCK > at.sequence.used || dim % MXA_BLOCK != 0 ||
+        columns % MXA_BLOCK != 0 || dim + columns > dims)
+        return 0;
+    at.block = s / MXA_BLOCK;
+    const mxa_piece piece = {.at = &at, .head = column / dims};
+    const mxa_scale_place place = mxa_piece_scales(tensor, MXATTN_HDIM, &piece);
+    for (int64_t c = 0; c < columns / MXA_BLOCK; c++) {
+        const uint8_t *scale = mxa_scale_place_at(&place, dim / MXA_BLOCK + c, 0);
+        for (int i = 0; i < MXA_BLOCK; i++, scale += place.stride_within)
+            codes->scales[c][i] = *scale;
+    }
+    codes->payload = mxa_element_of(tensor, &at.sequence, s, piece.head, dim);
+    codes->stride = tensor->stride[1];
+    return scales_are_plain(codes->scales[0], columns);
+}
+
 static void clear(float *values, int64_t stride, int64_t rows, int64_t columns)
 {
     for (int64_t r = 0; r < rows; r++)
