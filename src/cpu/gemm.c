@@ -75,6 +75,10 @@ typedef struct gemm_task {
 
 static const mxa_gemm_kernel *kernel_for(uint32_t isa)
 {
+#if defined(MXA_BUILD_AMX)
+    if (isa & MXATTN_ISA_AMX_BF16)
+        return &mxa_gemm_amx;
+#endif
 #if defined(MXA_BUILD_AVX512BF16)
     if ((isa & MXATTN_ISA_AVX512_BF16) && (isa & MXATTN_ISA_AVX512_VBMI))
         return &mxa_gemm_avx512bf16;
@@ -470,6 +474,8 @@ static void run_task(void *arg, int64_t index, int32_t worker)
     task.a = (char *)task.values + job->size.values_bytes;
     task.c = (void *)(task.a + job->size.a_bytes);
     load_a(job, &task);
+    if (job->kernel->begin)
+        job->kernel->begin();
     for (int64_t range = ranges * group / job->column_groups;
          range < ranges * (group + 1) / job->column_groups; range++) {
         task.n = range * columns;
@@ -478,6 +484,8 @@ static void run_task(void *arg, int64_t index, int32_t worker)
         product(job, &task);
         finish(job, &task);
     }
+    if (job->kernel->end)
+        job->kernel->end();
 }
 
 mxattn_status mxa_cpu_gemm_quantize(const mxattn_context *context, const mxa_gemm_call *call)

@@ -35,6 +35,9 @@ typedef struct mxa_gemm_kernel {
     int32_t tile;       /* rows of a tile; divides MXA_GEMM_ROWS */
     int32_t range_cost; /* of a range of columns, where decoding its rows of A costs 1 */
     int32_t panel;      /* columns of a panel of B; divides 32 */
+    /* On a thread, around its products; NULL: nothing is needed. */
+    void (*begin)(void);
+    void (*end)(void);
     /* values: FP32 with rows MXA_GEMM_STRIDE apart. A part of A, MXA_GEMM_ROWS rows at most; with a
      * depth of 1 values are units already. */
     void (*pack_a)(const float *values, int64_t rows, int64_t k, void *units);
@@ -58,5 +61,6 @@ extern const mxa_gemm_kernel mxa_gemm_portable;
 extern const mxa_gemm_kernel mxa_gemm_avx2;
 extern const mxa_gemm_kernel mxa_gemm_avx512;
 extern const mxa_gemm_kernel mxa_gemm_avx512bf16;
+extern const mxa_gemm_kernel mxa_gemm_amx;
 
 #endif

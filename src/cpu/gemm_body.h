@@ -24,6 +24,19 @@ enum {
     SHARE = (BLOCK_LINES * PANEL + TILES - 1) / TILES * LINE
 };
 
+#if defined(VEC_MATRIX)
+
+static void multiply(const void *a, int a_columns, const void *panel, int64_t k, int64_t rows,
+                     float *c, int64_t c_row, int keep)
+{
+    (void)a_columns; /* packed as rows */
+    for (int64_t i = 0; i < rows; i += GEMM_M)
+        matrix_product(c + i * c_row, c_row, keep, (const unit *)a + i * A_ROW, A_ROW, panel, PANEL,
+                       k / UNIT_DEPTH);
+}
+
+#else
+
 /* Asked for with every BLOCK_UNITS units of a tile: the rows of A that the next tile reads, which
  * come from the second cache, and a share of the next panel, from the third or from memory. */
 VEC_INLINE void ask(const unit *a, int64_t a_row, int64_t a_step, const char *panel)
@@ -114,6 +127,8 @@ static void multiply(const void *a, int a_columns, const void *panel, int64_t k,
     }
 }
 
+#endif
+
 static void pack_a(const float *values, int64_t rows, int64_t k, void *units)
 {
     for (int64_t i = 0; i < rows; i++)
@@ -161,12 +176,37 @@ VEC_INLINE void join_rows(const float *values, int64_t stride, int64_t width, un
     }
 }
 
+#if defined(VEC_MATRIX)
+
+/* A matrix product reads rows. */
+static void pack_a_columns(const float *values, int64_t stride, int64_t k, void *units)
+{
+    for (int64_t e = 0; e < k; e += (int64_t)VEC_LANES * UNIT_DEPTH)
+        for (int64_t i = 0; i < MXA_GEMM_ROWS; i += VEC_LANES) {
+            unit columns[VEC_LANES];
+            vec tile[VEC_LANES];
+
+            for (int l = 0; l < VEC_LANES; l++) {
+                join_rows(values + (e + l * UNIT_DEPTH) * stride + i, stride, VEC_LANES, columns);
+                tile[l] = vec_load((const float *)(const void *)columns);
+            }
+            vec_transpose(tile);
+            for (int l = 0; l < VEC_LANES; l++)
+                vec_store((float *)(void *)((unit *)units + (i + l) * A_ROW + e / UNIT_DEPTH),
+                          tile[l]);
+        }
+}
+
+#else
+
 static void pack_a_columns(const float *values, int64_t stride, int64_t k, void *units)
 {
     for (int64_t e = 0; e < k; e += UNIT_DEPTH)
         join_rows(values + e * stride, stride, MXA_GEMM_ROWS,
                   (unit *)units + e / UNIT_DEPTH * A_COLUMN);
 }
+
+#endif
 
 static void pack_b_columns(const float *values, int64_t stride, int64_t k, char *units,
                            int64_t panel_bytes)
@@ -187,6 +227,10 @@ const mxa_gemm_kernel VEC_NAME(mxa_gemm) = {
     .tile = GEMM_M,
     .range_cost = GEMM_RANGE_COST,
     .panel = PANEL,
+#if defined(VEC_MATRIX)
+    .begin = matrix_begin,
+    .end = matrix_end,
+#endif
     .pack_a = pack_a,
     .pack_b = pack_b,
     .pack_a_columns = pack_a_columns,
