@@ -36,6 +36,16 @@ static const char *isa_of(const mxc_bench *b)
     return info.isa_name;
 }
 
+/* Of what is multiplied on AMX the share of BF16 dot products' peak as well, the measure of GEMM's
+ * aim on every machine. */
+static void report_dot_products(const mxc_bench *b, double per_second, cJSON *json)
+{
+    const mxc_ceiling dots = mxc_arithmetic_ceiling("avx512bf16", b->threads);
+    (void)printf("   %.2fx the peak of %s", per_second / dots.per_second, dots.name);
+    cJSON_AddNumberToObject(json, "dot_products_gflops", 1e-9 * dots.per_second);
+    cJSON_AddNumberToObject(json, "dot_products_share", per_second / dots.per_second);
+}
+
 static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *turns,
                    const mxc_turn *t, const cJSON *shape)
 {
@@ -56,9 +66,11 @@ static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *t
         (void)printf("   %.2f Gelem/s", 1e-9 * t->elements / median);
     if (other)
         (void)printf("   %.3fx the time of %s", median / other->timing.median, baseline);
+    cJSON *json = cJSON_CreateObject();
+    if (t->flops > 0 && strcmp(isa_of(b), "amx") == 0)
+        report_dot_products(b, work / median, json);
     (void)printf("\n");
     (void)fflush(stdout);
-    cJSON *json = cJSON_CreateObject();
     cJSON_AddItemToArray(b->rows, json);
     cJSON_AddStringToObject(json, "op", op);
     cJSON_AddItemToObject(json, "shape", cJSON_Duplicate(shape, 1));
