@@ -61,6 +61,7 @@ static const struct {
     [MXA_KERNEL_SCALES_MOVE] = {"common/scales", "mxa_scales_move", 256 + 2 * 512 * 16},
     [MXA_KERNEL_SCALES_SPREAD] = {"common/scales", "mxa_scales_spread", 256},
     [MXA_KERNEL_SCALES_REPEAT] = {"common/scales", "mxa_scales_repeat", 256},
+    [MXA_KERNEL_SCALES_RUNS] = {"common/scales", "mxa_scales_runs", 256},
     [MXA_KERNEL_SCALES_SEQ] = {"common/scales", "mxa_scales_seq", 256 + 512 * 16},
     [MXA_KERNEL_STATES_MERGE] = {"common/merge", "mxa_states_merge", 0},
     [MXA_KERNEL_PREPARE_OPERANDS] = {"sm90/prepare", "mxa_sm90_prepare_operands",

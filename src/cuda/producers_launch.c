@@ -233,9 +233,13 @@ static int units_are_words(const mxa_scales_call *call)
 }
 
 /* Transforms are of square blocks, and so are compact scales: any byte of a block will do. */
-static mxa_kernel scales_kernel(const mxa_scales_call *call, int rows_of_units)
+static mxa_kernel scales_kernel(const mxa_scales_call *call, int is_dense, int rows_of_units)
 {
     const int is_turned = call->from_axis != call->to_axis;
+    if (is_dense && is_turned && call->from.layout == MXATTN_TILED &&
+        call->to.layout == MXATTN_TILED && units_are_words(call)) {
+        return MXA_KERNEL_SCALES_RUNS;
+    }
     if (call->to.layout == MXATTN_TILED && (is_turned || call->from.layout == MXATTN_COMPACT)) {
         return units_are_words(call) ? MXA_KERNEL_SCALES_REPEAT : MXA_KERNEL_SCALES_SPREAD;
     }
@@ -268,12 +272,15 @@ mxattn_status mxa_launch_of_scales(const mxa_scales_call *call, mxa_producer_lau
         call->from.stride_k == 1 &&
         (call->heads == 1 || call->from.stride_head == call->head_dim / TILE * unit_bytes) &&
         units % MXA_SCALES_UNITS == 0 && p->from.data % 16 == 0 && call->from.stride_row % 16 == 0;
-    launch->kernel = scales_kernel(call, p->rows_of_units);
+    launch->kernel = scales_kernel(call, !p->batch.walk, p->rows_of_units);
     p->rows_of_units &= from_hdim;
     launch->threads = SCALES_THREADS;
     const int each =
         launch->kernel == MXA_KERNEL_SCALES_REPEAT ? MXA_SCALES_REPEATED : MXA_SCALES_UNITS;
-    mxattn_status status = set_grid(launch, ceil_div(units, each), p->batch.tiles);
+    mxattn_status status =
+        launch->kernel == MXA_KERNEL_SCALES_RUNS
+            ? set_grid(launch, ceil_div(p->batch.tiles, MXA_SCALES_REPEATED), units)
+            : set_grid(launch, ceil_div(units, each), p->batch.tiles);
     if (!status) {
         status = check_scales("from", &call->from);
     }

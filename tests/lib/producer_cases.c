@@ -331,6 +331,29 @@ static void scales_random(const mxt_producer_runner *runner)
     }
 }
 
+/* Tiled units of dense sequences, turned: more tiles than a warp takes at a time, with a short last
+ * one and without. */
+static void scales_runs(const mxt_producer_runner *runner)
+{
+    for (int i = 0; i < 4; i++) {
+        const int tokens = i < 2 ? 1200 : 1152;
+        const mxattn_axis from = (mxattn_axis)(i % 2), to = (mxattn_axis)(1 - i % 2);
+        const mxt_quantize_spec spec = {.batch = 2,
+                                        .lengths = {tokens, tokens},
+                                        .heads = 1 + i / 2,
+                                        .head_dim = i == 1 ? 256 : 128,
+                                        .wide = MXATTN_BF16,
+                                        .tags = {MXATTN_E4M3, MXATTN_BLOCK_SQUARE, MXATTN_RCEIL, 0},
+                                        .layouts = {MXATTN_TILED, MXATTN_TILED},
+                                        .aligned = 1};
+        mxt_quantize_case c;
+        mxt_quantize_case_make(&c, &spec);
+        mxt_quantize_case_fill(&c, MXT_LONG_TAIL, (uint64_t)i);
+        check_scales(runner, &c, from, MXATTN_TILED, to, MXATTN_TILED);
+        mxt_quantize_case_free(&c);
+    }
+}
+
 enum { B = 2, S = 37, H = 3, D = 72, GAP = 5 };
 
 typedef struct state {
@@ -501,9 +524,10 @@ void mxt_producer_cases(const mxt_producer_runner *runner, const char *word)
         const char *name;
         void (*run)(const mxt_producer_runner *runner);
     } all[] = {
-        {"tails", quantize_tails}, {"quantize", quantize_random},     {"many", many_sequences},
-        {"malformed", malformed},  {"dequantize", dequantize_random}, {"scales", scales_random},
-        {"merge", merge_states},
+        {"tails", quantize_tails},         {"quantize", quantize_random},
+        {"many", many_sequences},          {"malformed", malformed},
+        {"dequantize", dequantize_random}, {"scales", scales_random},
+        {"merge", merge_states},           {"runs", scales_runs},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!word || strncmp(all[i].name, word, strlen(word)) == 0) {

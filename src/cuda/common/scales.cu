@@ -10,8 +10,10 @@
  *   spread   square blocks to tiled units, from one byte of each block: a transform, or compact
  *            scales. A unit has sixteen blocks, and its rows repeat them
  *   repeat   the same where a block's words are read at once: tiled units, whose first row has
- * them, or compact scales of whole units. 32 units a CTA, eight a warp seq      linear seq scales
- * whose units lie side by side to tiled ones: byte matrices are turned in registers
+ *            them, or compact scales of whole units. 32 units a CTA, eight a warp
+ *   runs     tiled units of a dense batch, turned: neighbours in memory are tiles of one head
+ *   seq      linear seq scales whose units lie side by side to tiled ones: byte matrices are turned
+ *            in registers
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,6 +22,7 @@
 enum {
     THREADS = 128,
     EACH = 4,                      /* units of a warp */
+    RUN = MXA_SCALES_REPEATED / 4, /* and of mxa_scales_repeat, and tiles of mxa_scales_runs */
     AT_FROM = SEQUENCE_BYTES + 64, /* 256: units are read 16 bytes at a time */
     AT_TO = AT_FROM + UNIT_BYTES * MXA_SCALES_UNITS,
     SHARED_BYTES = AT_TO + UNIT_BYTES * MXA_SCALES_UNITS /* device.c */
@@ -245,20 +248,20 @@ MXA_KERNEL_MANY(mxa_scales_repeat, THREADS, 8, mxa_scales_params, parameters)
 {
     const mxa_scales_params *p = &parameters;
     const int lane = dev_thread() & 31, chunks = (int)p->chunks.divisor;
-    const int first = MXA_SCALES_REPEATED / 4 * (4 * dev_block_x() + dev_thread() / 32);
+    const int first = RUN * (4 * dev_block_x() + dev_thread() / 32);
     sequence_tile at;
     scale_unit u;
     if (!sequence_find(&p->batch, dev_shared(), sequence_tile_number(&p->batch), &at)) {
         return;
     }
-    const int count = smaller(p->units - first, MXA_SCALES_REPEATED / 4);
+    const int count = smaller(p->units - first, RUN);
     if (at.sequence >= 0) {
-        mxa_u32x4 v[MXA_SCALES_REPEATED / 4];
+        mxa_u32x4 v[RUN];
         scale_unit_begin(&u, &p->batch, &at, 0, first, p->chunks, p->head_dim);
         unit_steps from = unit_steps_begin(&p->from, p->from_axis, &u, chunks);
         int left = chunks - u.chunk;
         MXA_UNROLL
-        for (int i = 0; i < MXA_SCALES_REPEATED / 4; i++) {
+        for (int i = 0; i < RUN; i++) {
             if (i < count) {
                 v[i] = unit_blocks(&p->from, from.at, u.tokens);
             }
@@ -268,7 +271,7 @@ MXA_KERNEL_MANY(mxa_scales_repeat, THREADS, 8, mxa_scales_params, parameters)
         unit_steps to = unit_steps_begin(&p->to, p->to_axis, &u, chunks);
         left = chunks - u.chunk;
         MXA_UNROLL
-        for (int i = 0; i < MXA_SCALES_REPEATED / 4; i++) {
+        for (int i = 0; i < RUN; i++) {
             if (i < count) {
                 dev_store_global_u32x4(
                     to.at + 16 * (uint64_t)lane,
@@ -282,6 +285,57 @@ MXA_KERNEL_MANY(mxa_scales_repeat, THREADS, 8, mxa_scales_params, parameters)
     for (int i = 0; p->batch.cu_scale[p->to_axis] && i < count; i++) {
         scale_unit_begin(&u, &p->batch, &at, 0, first + i, p->chunks, p->head_dim);
         scale_gaps_clear(&u, &p->batch, &p->to, p->to_axis, &at);
+    }
+}
+
+/* A warp takes units of one head and chunk, tile after tile of tokens: lines side by side in both
+ * arrays, where the next head's lie as far away as a head is long. Grid x: tiles; y and z: units.
+ */
+MXA_KERNEL_MANY(mxa_scales_runs, THREADS, 8, mxa_scales_params, parameters)
+{
+    const mxa_scales_params *p = &parameters;
+    const mxa_gpu_sequences *batch = &p->batch;
+    const int lane = dev_thread() & 31, unit = 65535 * dev_block_z() + dev_block_y();
+    const int first = RUN * (4 * dev_block_x() + dev_thread() / 32);
+    const int count = smaller(batch->tiles - first, RUN);
+    if (unit >= p->units) {
+        return;
+    }
+    if (batch->status && unit == 0 && first == 0 && lane == 0) {
+        dev_store_global_u32(batch->status, 0);
+    }
+    scale_unit u;
+    u.head = divide(unit, p->chunks);
+    u.chunk = unit - u.head * (int)p->chunks.divisor;
+    u.tile_hdim = u.tile_seq = first;
+    const mxa_global from = scale_tiled_at(&u, &p->from, p->from_axis, 0);
+    const mxa_global to = scale_tiled_at(&u, &p->to, p->to_axis, lane);
+    const uint64_t from_step =
+        UNIT_BYTES * (uint64_t)(p->from_axis ? p->from.stride_k : p->from.stride_row);
+    const uint64_t to_step =
+        UNIT_BYTES * (uint64_t)(p->to_axis ? p->to.stride_k : p->to.stride_row);
+    const int each = (int)batch->tiles_each.divisor, last = batch->seqlen - 128 * (each - 1);
+    const int position = first - divide(first, batch->tiles_each) * each; /* in its sequence */
+    mxa_u32x4 v[RUN];
+    if (count == RUN && (last == 128 || position + RUN < each)) { /* all of 128 tokens */
+        MXA_UNROLL
+        for (int i = 0; i < RUN; i++) {
+            v[i] = dev_load_global_u32x4(from + (uint64_t)i * from_step);
+        }
+        MXA_UNROLL
+        for (int i = 0; i < RUN; i++) {
+            dev_store_global_u32x4(to + (uint64_t)i * to_step,
+                                   unit_row(v[i], 1, p->to_axis, 128, lane));
+        }
+        return;
+    }
+    MXA_NO_UNROLL
+    for (int i = 0; i < count; i++) {
+        const int tile = first + i;
+        const int is_last = tile - divide(tile, batch->tiles_each) * each == each - 1;
+        dev_store_global_u32x4(to + (uint64_t)i * to_step,
+                               unit_row(dev_load_global_u32x4(from + (uint64_t)i * from_step), 1,
+                                        p->to_axis, is_last ? last : 128, lane));
     }
 }
 
