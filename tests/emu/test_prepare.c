@@ -26,7 +26,7 @@ typedef struct prepare_case {
 } prepare_case;
 
 static const int32_t cu_q[] = {0, 70, 70, 231}, cu_k[] = {0, 200, 341, 341};
-static const int32_t cu_long[] = {0, 33, 33, 600};
+static const int32_t cu_long[] = {0, 33, 33, 900};
 
 /* clang-format off */
 #define SQUARE MXATTN_BLOCK_SQUARE
@@ -44,8 +44,8 @@ static const prepare_case cases[] = {
     {"mxfp8 d256", 1, 40, 128, 1, 1, 256, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
     {"mxfp8 d256 square", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 0},
     {"mxfp8 jagged", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 1, MXATTN_LINEAR, 0},
-    {"mxfp8 long", 1, 32, 600, 1, 1, 64, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
-    {"mxfp8 leaning", 1, 32, 600, 1, 1, 128, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8},
+    {"mxfp8 long", 1, 32, 900, 1, 1, 64, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
+    {"mxfp8 leaning", 1, 32, 900, 1, 1, 128, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8},
     {"mxfp8 jagged leaning", 3, 0, 0, 1, 1, 64, cu_q, cu_long, ROW, 1, MXATTN_LINEAR, 8},
 };
 /* clang-format on */

@@ -11,7 +11,7 @@ enum {
     MXA_PREPARE_GROUP = 32,
     MXA_PREPARE_CHUNK = 128,
     MXA_PREPARE_SLANT =
-        512 /* an MXFP8 v is centred where |sum| / sum of magnitudes * keys is more */
+        800 /* an MXFP8 v is centred where |sum| / sum of magnitudes * keys is more */
 };
 
 /* One operand. Layouts of the outputs: sm90/forward_params.h. */
