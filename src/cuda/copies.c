@@ -9,9 +9,10 @@
 #include "mx/element.h"
 #include "status.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 1024, GRID_ROWS = 65535, CODES_THREADS = 128 };
+enum { ALIGNMENT = 1024, GRID_ROWS = 65535, CODES_THREADS = 128, ZERO_THREADS = 256 };
 
 static int64_t take(int64_t *at, int64_t bytes)
 {
@@ -171,7 +172,7 @@ static mxattn_status prepare_operand(const mxa_forward_run *r, const mxattn_tens
     return read_operand(tensor, name, &params->from);
 }
 
-static mxattn_status prepare_records(const mxa_forward_run *r)
+static mxa_record_params record_params(const mxa_forward_run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     mxa_record_params params;
@@ -191,9 +192,15 @@ static mxattn_status prepare_records(const mxa_forward_run *r)
     params.wide = r->base + (uint64_t)r->at.wide;
     params.bound = (float)(1 << MXA_FORWARD_BOUND_LOG2);
     params.scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
+    return params;
+}
+
+static mxattn_status make_records(const mxa_forward_run *r)
+{
+    const mxa_record_params params = record_params(r);
     return mxa_cuda_launch_early(r->device, MXA_KERNEL_PREPARE_RECORDS,
-                                 ((unsigned)groups_of(r, 1) + 31) / 32, (unsigned)p->kv_heads, 32,
-                                 r->call->stream, &params);
+                                 ((unsigned)groups_of(r, 1) + 31) / 32,
+                                 (unsigned)r->plan->problem.kv_heads, 32, r->call->stream, &params);
 }
 
 static mxattn_status prepare_params(const mxa_forward_run *r, mxa_prepare_all_params *params)
@@ -284,6 +291,37 @@ static mxattn_status too_many(int64_t items)
                     (long long)items);
 }
 
+/* Rows of a grid of y and z. */
+static void fill_rows(int64_t grid[3], int64_t rows)
+{
+    grid[1] = rows < GRID_ROWS ? rows : GRID_ROWS;
+    grid[2] = (rows + GRID_ROWS - 1) / GRID_ROWS;
+}
+
+/* What comes first: early where it follows the zeros. */
+static mxattn_status launch_first(const mxa_forward_run *r, mxa_kernel kernel,
+                                  const int64_t grid[3], unsigned threads,
+                                  const mxa_prepare_all_params *params)
+{
+    return r->batch.sequences
+               ? mxa_cuda_launch_3d(r->device, kernel, grid, threads, r->call->stream, params)
+               : mxa_cuda_launch_early_3d(r->device, kernel, grid, threads, r->call->stream,
+                                          params);
+}
+
+/* The records, v's means corrected (BF16), or v again where it leans (E4M3). width: 0, 1, 2 for
+ * head dims of 64, 128, 256. */
+static mxattn_status finish(const mxa_forward_run *r, int width,
+                            const mxa_prepare_all_params *params)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxa_prepare_finish_params all = {*params, record_params(r)};
+    const int64_t items = params->v.groups / 4 * p->kv_heads, most = 2 * r->device->multiprocessors;
+    return mxa_cuda_launch_early(r->device, (mxa_kernel)(MXA_KERNEL_PREPARE_FINISH_D64 + width),
+                                 (unsigned)(items < most ? items : most), 1,
+                                 2 * (unsigned)p->head_dim, r->call->stream, &all);
+}
+
 /* E4M3: as they are, then again the v of heads that lean. */
 static mxattn_status make_of_codes(const mxa_forward_run *r, mxa_kernel kernel,
                                    const mxa_prepare_all_params *params)
@@ -291,8 +329,8 @@ static mxattn_status make_of_codes(const mxa_forward_run *r, mxa_kernel kernel,
     const mxattn_attention_problem *p = &r->plan->problem;
     const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
     const int64_t rows = 2 * chunks + p->heads / p->kv_heads * q_items;
-    const int64_t grid[3] = {p->kv_heads, rows < GRID_ROWS ? rows : GRID_ROWS,
-                             (rows + GRID_ROWS - 1) / GRID_ROWS};
+    int64_t grid[3] = {p->kv_heads, 0, 0};
+    fill_rows(grid, rows);
     if (grid[2] > GRID_ROWS || chunks * p->kv_heads > INT32_MAX) {
         return too_many(rows * p->kv_heads);
     }
@@ -300,32 +338,47 @@ static mxattn_status make_of_codes(const mxa_forward_run *r, mxa_kernel kernel,
     const int is_square = p->head_dim <= 128 && params->q.from.block == MXA_GPU_SQUARE &&
                           params->k.from.block == MXA_GPU_SQUARE &&
                           params->v.from.block == MXA_GPU_SQUARE;
-    const mxattn_status status = mxa_cuda_launch_3d(
-        r->device, is_square ? (mxa_kernel)(MXA_KERNEL_PREPARE_SQUARE_D64 + width) : kernel, grid,
-        CODES_THREADS, r->call->stream, params);
-    if (status || !r->v_has_mean) {
-        return status;
+    mxattn_status status =
+        launch_first(r, is_square ? (mxa_kernel)(MXA_KERNEL_PREPARE_SQUARE_D64 + width) : kernel,
+                     grid, CODES_THREADS, params);
+    if (!status && r->v_has_mean) {
+        const int64_t items = chunks * p->kv_heads, most = 2 * r->device->multiprocessors;
+        status =
+            mxa_cuda_launch_early(r->device, (mxa_kernel)(MXA_KERNEL_PREPARE_LEANING_D64 + width),
+                                  (unsigned)(items < most ? items : most), 1,
+                                  2 * (unsigned)p->head_dim, r->call->stream, params);
     }
-    const int64_t items = chunks * p->kv_heads, most = 2 * r->device->multiprocessors;
-    return mxa_cuda_launch_early(r->device, (mxa_kernel)(MXA_KERNEL_PREPARE_LEANING_D64 + width),
-                                 (unsigned)(items < most ? items : most), 1,
-                                 2 * (unsigned)p->head_dim, r->call->stream, params);
+    return status ? status : make_records(r);
 }
 
+/* q and k of square blocks have a kernel of their own, which begins while the last of v are made.
+ * WHY not at a head_dim of 64: 110 us rather than 104. */
 static mxattn_status make_of_bf16(const mxa_forward_run *r, mxa_kernel kernel,
-                                  const mxa_prepare_all_params *params)
+                                  mxa_prepare_all_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
+    const int width = (int)kernel - (int)MXA_KERNEL_PREPARE_BF16_D64;
     const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
-    /* Where v has a mean its values come with the next head's items: one head more, of those two.
-     */
-    const int64_t items = p->heads * q_items + 2 * p->kv_heads * chunks +
-                          (r->v_has_mean ? (p->kv_heads + 2) * chunks : 0);
+    params->only_v = p->head_dim > 64 && params->q.from.block == MXA_GPU_SQUARE &&
+                     params->k.from.block == MXA_GPU_SQUARE;
+    params->together = params->only_v ? 256 / (int32_t)p->head_dim : 1;
+    /* Where v has a mean its values come with the next heads' sums: heads more, of those two. */
+    const int64_t side = params->together, heads = round_up(p->kv_heads, side);
+    const int64_t rows = params->only_v ? 0 : p->heads * q_items + p->kv_heads * chunks;
+    const int64_t items = rows + (r->v_has_mean ? 2 * (heads + side) : heads) * chunks;
     const int64_t grid[3] = {items, 1, 1};
-    return items > INT32_MAX
-               ? too_many(items)
-               : mxa_cuda_launch_3d(r->device, kernel, grid, 2 * (unsigned)p->head_dim,
-                                    r->call->stream, params);
+    mxattn_status status = items > INT32_MAX
+                               ? too_many(items)
+                               : launch_first(r, kernel, grid, 2 * (unsigned)p->head_dim, params);
+    if (!status && params->only_v) {
+        int64_t rows_grid[3] = {p->heads + p->kv_heads, 0, 0};
+        fill_rows(rows_grid, q_items > chunks ? q_items : chunks);
+        status = mxa_cuda_launch_early_3d(r->device,
+                                          p->head_dim == 128 ? MXA_KERNEL_PREPARE_ROWS_D128
+                                                             : MXA_KERNEL_PREPARE_ROWS_D256,
+                                          rows_grid, CODES_THREADS, r->call->stream, params);
+    }
+    return status ? status : r->v_has_mean ? finish(r, width, params) : make_records(r);
 }
 
 static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
@@ -360,15 +413,13 @@ static mxattn_status make_in_passes(const mxa_forward_run *r, mxa_prepare_all_pa
     if (!status && r->v_has_mean) {
         status = make_mean(r, &params->v);
     }
-    return status;
+    return status ? status : make_records(r);
 }
 
 static mxattn_status make_groups(const mxa_forward_run *r, mxa_prepare_all_params *params)
 {
     const mxa_kernel kernel = one_launch(r);
-    const mxattn_status status =
-        kernel == MXA_KERNELS ? make_in_passes(r, params) : make_at_once(r, kernel, params);
-    return status ? status : prepare_records(r);
+    return kernel == MXA_KERNELS ? make_in_passes(r, params) : make_at_once(r, kernel, params);
 }
 
 int mxa_copies_v_has_mean(const mxattn_attention_problem *problem, const mxattn_tensor *v)
@@ -394,10 +445,11 @@ static mxattn_status make(const mxa_forward_run *r, int makes_tables)
     mxa_prepare_all_params params;
     mxattn_status status = prepare_params(r, &params);
     if (!status) {
-        status = mxa_cuda_check(r->device->driver->memset_async(
-                                    r->base + (uint64_t)r->at.zeroed, 0,
-                                    (size_t)(r->at.zeroed_end - r->at.zeroed), r->call->stream),
-                                "cuMemsetD8Async");
+        const mxa_prepare_zero_params zero = {r->base + (uint64_t)r->at.zeroed,
+                                              r->at.zeroed_end - r->at.zeroed};
+        status = mxa_cuda_launch(r->device, MXA_KERNEL_PREPARE_ZERO,
+                                 (unsigned)((zero.bytes / 16 + ZERO_THREADS - 1) / ZERO_THREADS), 1,
+                                 ZERO_THREADS, r->call->stream, &zero);
     }
     if (!status && makes_tables && r->batch.sequences) {
         status = schedule(r);

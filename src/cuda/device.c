@@ -68,6 +68,7 @@ static const struct {
                                      PREPARE_SUMS_BYTES},
     [MXA_KERNEL_PREPARE_MEAN] = {"sm90/prepare", "mxa_sm90_prepare_mean", 0},
     [MXA_KERNEL_PREPARE_VALUES] = {"sm90/prepare", "mxa_sm90_prepare_values", PREPARE_VALUES_BYTES},
+    [MXA_KERNEL_PREPARE_ZERO] = {"sm90/prepare", "mxa_sm90_prepare_zero", 0},
     [MXA_KERNEL_PREPARE_RECORDS] = {"sm90/prepare", "mxa_sm90_prepare_records", 0},
     [MXA_KERNEL_PREPARE_TOKENS] = {"sm90/prepare_token", "mxa_sm90_prepare_tokens", 0},
     [MXA_KERNEL_PREPARE_BF16_D64] = {"sm90/prepare_all", "mxa_sm90_prepare_bf16_d64",
@@ -76,6 +77,8 @@ static const struct {
                                       PREPARE_ALL_BYTES(128)},
     [MXA_KERNEL_PREPARE_BF16_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_bf16_d256",
                                       PREPARE_ALL_BYTES(256)},
+    [MXA_KERNEL_PREPARE_ROWS_D128] = {"sm90/prepare_rows", "mxa_sm90_prepare_rows_d128", 0},
+    [MXA_KERNEL_PREPARE_ROWS_D256] = {"sm90/prepare_rows", "mxa_sm90_prepare_rows_d256", 0},
     [MXA_KERNEL_PREPARE_E4M3_D64] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d64",
                                      PREPARE_CODES_BYTES(64)},
     [MXA_KERNEL_PREPARE_E4M3_D128] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d128",
@@ -92,6 +95,12 @@ static const struct {
                                          PREPARE_ALL_BYTES(128)},
     [MXA_KERNEL_PREPARE_LEANING_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_leaning_d256",
                                          PREPARE_ALL_BYTES(256)},
+    [MXA_KERNEL_PREPARE_FINISH_D64] = {"sm90/prepare_all", "mxa_sm90_prepare_finish_d64",
+                                       PREPARE_ALL_BYTES(64)},
+    [MXA_KERNEL_PREPARE_FINISH_D128] = {"sm90/prepare_all", "mxa_sm90_prepare_finish_d128",
+                                        PREPARE_ALL_BYTES(128)},
+    [MXA_KERNEL_PREPARE_FINISH_D256] = {"sm90/prepare_all", "mxa_sm90_prepare_finish_d256",
+                                        PREPARE_ALL_BYTES(256)},
     [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_256x128_d64", 0},
     [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
     [MXA_KERNEL_FORWARD_F16_D256] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d256", 0},
@@ -386,13 +395,21 @@ mxattn_status mxa_cuda_launch_early(const mxa_cuda_device *device, mxa_kernel ke
                                     unsigned grid_x, unsigned grid_y, unsigned threads,
                                     void *stream, const void *params)
 {
+    const int64_t grid[3] = {grid_x, grid_y, 1};
+    return mxa_cuda_launch_early_3d(device, kernel, grid, threads, stream, params);
+}
+
+mxattn_status mxa_cuda_launch_early_3d(const mxa_cuda_device *device, mxa_kernel kernel,
+                                       const int64_t grid[3], unsigned threads, void *stream,
+                                       const void *params)
+{
     void *parameters[1];
     memcpy(&parameters[0], &params, sizeof params);
-    if (grid_x == 0 || grid_y == 0) {
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) {
         return MXATTN_OK;
     }
     mxa_launch_attribute early = {MXA_CU_LAUNCH_EARLY, 0, {1}};
-    const mxa_launch_config config = {{grid_x, grid_y, 1},
+    const mxa_launch_config config = {{(unsigned)grid[0], (unsigned)grid[1], (unsigned)grid[2]},
                                       {threads, 1, 1},
                                       (unsigned)mxa_kernel_shared_bytes(kernel),
                                       stream,

@@ -37,11 +37,14 @@ typedef enum mxa_kernel {
     MXA_KERNEL_PREPARE_OPERANDS,
     MXA_KERNEL_PREPARE_MEAN,
     MXA_KERNEL_PREPARE_VALUES,
+    MXA_KERNEL_PREPARE_ZERO,
     MXA_KERNEL_PREPARE_RECORDS,
     MXA_KERNEL_PREPARE_TOKENS,
     MXA_KERNEL_PREPARE_BF16_D64, /* by type, then head dim */
     MXA_KERNEL_PREPARE_BF16_D128,
     MXA_KERNEL_PREPARE_BF16_D256,
+    MXA_KERNEL_PREPARE_ROWS_D128,
+    MXA_KERNEL_PREPARE_ROWS_D256,
     MXA_KERNEL_PREPARE_E4M3_D64,
     MXA_KERNEL_PREPARE_E4M3_D128,
     MXA_KERNEL_PREPARE_E4M3_D256,
@@ -50,6 +53,9 @@ typedef enum mxa_kernel {
     MXA_KERNEL_PREPARE_LEANING_D64,
     MXA_KERNEL_PREPARE_LEANING_D128,
     MXA_KERNEL_PREPARE_LEANING_D256,
+    MXA_KERNEL_PREPARE_FINISH_D64,
+    MXA_KERNEL_PREPARE_FINISH_D128,
+    MXA_KERNEL_PREPARE_FINISH_D256,
     MXA_KERNEL_FORWARD_F16_D64,
     MXA_KERNEL_FORWARD_F16_D128,
     MXA_KERNEL_FORWARD_F16_D256,
@@ -125,6 +131,9 @@ mxattn_status mxa_cuda_launch_3d(const mxa_cuda_device *device, mxa_kernel kerne
 
 /* The same; the kernel may start before the one before it in the stream has ended, and waits for it
  * itself: every path of it calls grid_dependency_wait (dev/cluster.h). */
+mxattn_status mxa_cuda_launch_early_3d(const mxa_cuda_device *device, mxa_kernel kernel,
+                                       const int64_t grid[3], unsigned threads, void *stream,
+                                       const void *params);
 mxattn_status mxa_cuda_launch_early(const mxa_cuda_device *device, mxa_kernel kernel,
                                     unsigned grid_x, unsigned grid_y, unsigned threads,
                                     void *stream, const void *params);

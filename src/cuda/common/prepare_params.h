@@ -40,10 +40,18 @@ enum { MXA_EXPONENT_NONE = 0x7FFF };
 typedef struct mxa_prepare_all_params {
     mxa_prepare_params q, k, v;
     /* uint32, zeroed before: items that have begun (sm90/prepare_all.cu); of each [sequence][kv
-     * head], items that added up v's columns (one more: the mean is made) and that copied v; 1
-     * where the mean of some MXFP8 v is taken from its copy. */
+     * head], items that added up v's columns (one more: the mean is made) and that copied an E4M3 v
+     * again; 1 where the mean of some MXFP8 v is taken from its copy. */
     mxa_global items_begun, sums_made, values_made, leaning;
+    int32_t only_v;   /* sm90/prepare_all.cu: q and k are made by sm90/prepare_rows.cu */
+    int32_t together; /* then, kv heads at a time */
 } mxa_prepare_all_params;
+
+/* Memory that the kernels after it find zeroed; bytes: a multiple of 16. */
+typedef struct mxa_prepare_zero_params {
+    mxa_global at;
+    int64_t bytes;
+} mxa_prepare_zero_params;
 
 /* Adds V's exponents to the records, and decides which kernel takes the tiles. */
 typedef struct mxa_record_params {
@@ -59,6 +67,12 @@ typedef struct mxa_record_params {
     mxa_global wide;           /* uint32, zeroed before: 1 where scores may exceed `bound` */
     float scale_log2e, bound;
 } mxa_record_params;
+
+/* What follows the copies of BF16: v's means corrected, and the records. */
+typedef struct mxa_prepare_finish_params {
+    mxa_prepare_all_params all;
+    mxa_record_params records;
+} mxa_prepare_finish_params;
 
 /* (sequence, kv head) pairs whose tiles of keys are worked on together, where their order matters:
  * of eight CTAs on one pair seven find its queries in L2, on a device of 132. */

@@ -17,6 +17,7 @@
 #include "cuda/dev/barrier.h"
 #include "cuda/dev/cluster.h"
 #include "cuda/sm90/prepare_fold.h"
+#include "cuda/sm90/prepare_records.h"
 #include "cuda/sm90/prepare_values.h"
 
 /* Shared memory: reduction words; then v's transposed tile, or the column sums. */
@@ -280,15 +281,8 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 256, mxa_prepare_params, parameters)
     if (d >= dims) {
         return;
     }
-    int row, used;
-    if (params->batch.sequences == 0) {
-        row = sequence * params->batch.padded_k;
-        used = params->batch.seqlen_k;
-    } else {
-        mxa_global record = params->batch.sequences + 64 * (uint64_t)sequence;
-        row = dev_load_global_i32(record + 36);
-        used = dev_load_global_i32(record + 24);
-    }
+    int used;
+    const int row = sequence_row(&params->batch, sequence, &used);
     const int first = row / MXA_PREPARE_CHUNK, chunks = (used + MXA_PREPARE_CHUNK - 1) / 128;
     const uint64_t step = 4 * (uint64_t)(params->heads * dims);
     const uint64_t at = (uint64_t)first * step + 4 * (uint64_t)(head * dims + d);
@@ -370,42 +364,18 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_values, 1024, mxa_prepare_params, parameters)
     }
 }
 
-/* Moves a group's payload of v down by 2^excess (negative); the whole warp. */
-MXA_DEVICE void shift_values(const mxa_record_params *params, int head, int64_t group, int excess)
+/* Zeros, 16 bytes a thread. */
+MXA_KERNEL_SMALL(mxa_sm90_prepare_zero, 256, mxa_prepare_zero_params, parameters)
 {
-    float factor = excess < -126 ? 0.0f : f32_bits((uint32_t)(excess + 127) << 23);
-    for (int d = dev_thread() & 31; d < params->head_dim_v; d += 32) {
-        mxa_global row =
-            params->v + (uint64_t)((head * (int64_t)params->head_dim_v + d) * params->rows +
-                                   group * MXA_PREPARE_GROUP);
-        for (int i = 0; i < 32; i += 4) {
-            uint32_t codes = dev_load_global_u32(row + (uint64_t)i);
-            uint32_t a = f16x2_from_fp8x2(codes, 0), b = f16x2_from_fp8x2(codes >> 16, 0);
-            dev_store_global_u32(row + (uint64_t)i,
-                                 e4m3x4_from_f32(mul_rn(f32_from_f16_low(a), factor),
-                                                 mul_rn(f32_from_f16_high(a), factor),
-                                                 mul_rn(f32_from_f16_low(b), factor),
-                                                 mul_rn(f32_from_f16_high(b), factor)));
-        }
+    const int64_t at = 16 * ((int64_t)dev_block_x() * dev_threads() + dev_thread());
+    const mxa_u32x4 zeros = {0, 0, 0, 0};
+    grid_dependency_launch();
+    if (at < parameters.bytes) {
+        dev_store_global_u32x4(parameters.at + (uint64_t)at, zeros);
     }
 }
 
-/* A sequence and kv head whose scores may exceed the FP16 bound set `wide`. */
-MXA_DEVICE void mark_wide(const mxa_record_params *params, int sequence, int head)
-{
-    uint64_t pair = (uint64_t)sequence * (uint64_t)params->kv_heads + (uint64_t)head;
-    float most = mul_rn(dev_load_global_f32(params->k_norm + 4 * pair), params->scale_log2e);
-    int heads = params->q_heads / params->kv_heads;
-    for (int h = head * heads; h < (head + 1) * heads; h++) {
-        uint64_t at = (uint64_t)sequence * (uint64_t)params->q_heads + (uint64_t)h;
-        float logit = mul_rn(most, dev_load_global_f32(params->q_norm + 4 * at));
-        if (!(logit < params->bound && logit > -params->bound)) {
-            dev_max_global_u32(params->wide, 1);
-        }
-    }
-}
-
-/* V's part of the records of 32 groups of keys: one warp a CTA, one thread a group. y: kv heads. */
+/* One warp a CTA. y: kv heads. */
 MXA_KERNEL_SMALL(mxa_sm90_prepare_records, 32, mxa_record_params, parameters)
 {
     const mxa_record_params *params = &parameters;
@@ -413,39 +383,6 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_records, 32, mxa_record_params, parameters)
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
-    const int64_t groups = params->rows / MXA_PREPARE_GROUP, first = 32 * (int64_t)dev_block_x();
-    const int64_t group = first + dev_thread();
-    const int head = dev_block_y();
-    int shift = 0;
-    if (group < groups) {
-        uint64_t at = (uint64_t)(head * groups + group);
-        load_place place;
-        load_find(&params->batch, 1, (int)(group * MXA_PREPARE_GROUP), &place);
-        uint64_t pair = (uint64_t)place.sequence * (uint64_t)params->kv_heads + (uint64_t)head;
-        int top = dev_load_global_i32(params->top + 4 * pair) - 1024;
-        if (top == -1024) {
-            top = 0; /* every finite value is zero */
-        }
-        int v = dev_load_global_i32(params->v_exponent + 4 * at);
-        shift = v == MXA_EXPONENT_NONE ? 0 : v - top;
-        /* WHY -14: P's exponent and the undoing factor stay within FP16. The payload moves down by
-         * the rest; what it loses is below 2^-14 of the sequence's largest value. */
-        int kept = shift < -14 ? -14 : shift;
-        mxa_global record = params->records + 16 * at;
-        dev_store_global_f32(record + 4, (float)kept);
-        dev_store_global_u32x2(record + 8, f16x2_from_f32((float)kept),
-                               f16x2_from_f32(f32_bits((uint32_t)(127 - kept) << 23)));
-        if (place.position == 0) {
-            mark_wide(params, place.sequence, head);
-            dev_store_global_u32(params->v_scale + 4 * pair, (uint32_t)(top + 127) << 23);
-        }
-    }
-    if (warp_any(shift < -14)) {
-        for (int lane = 0; lane < 32; lane++) {
-            int of_lane = shuffle_i32(shift, lane);
-            if (of_lane < -14) {
-                shift_values(params, head, first + lane, of_lane + 14);
-            }
-        }
-    }
+    records_make(params, dev_block_y(), 32 * (int64_t)dev_block_x(),
+                 params->rows / MXA_PREPARE_GROUP);
 }

@@ -110,6 +110,7 @@ MXA_DEVICE void rows_group(const mxa_prepare_params *p, int dims, int square, in
         }
     }
     if (codes_lane() == 0) {
+        grid_dependency_wait();
         const uint64_t pair = (uint64_t)(g.place.sequence * p->heads + head);
         dev_store_global_u32(p->scale + 16 * number, power);
         dev_max_global_u32(p->norm + 4 * pair, norm);
@@ -244,49 +245,32 @@ MXA_DEVICE void sums_store(const mxa_prepare_params *p, mxa_shared shared, int d
     }
 }
 
-/* Sum of pair n over `chunks` items from `item` on, in order. */
-MXA_DEVICE void sums_of_pair(const mxa_prepare_params *p, int dims, int head, int item, int chunks,
-                             int n, float *sum)
-{
-    const mxa_global at = sums_at(p, dims, head, item, n);
-    const uint64_t step = 4 * (uint64_t)(p->heads * dims);
-    sum[0] = sum[1] = 0.0f;
-    MXA_NO_UNROLL
-    for (int i = 0; i < chunks; i += 8) {
-        mxa_u32x2 v[8];
-        MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
-            v[j] = dev_load_global_u32x2(at + (uint64_t)(i + j < chunks ? i + j : i) * step);
-        }
-        MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
-            sum[0] = add_rn(sum[0], i + j < chunks ? f32_bits(v[j].x) : 0.0f);
-            sum[1] = add_rn(sum[1], i + j < chunks ? f32_bits(v[j].y) : 0.0f);
-        }
-    }
-}
-
 /* Whether columns of a (sequence, head) lean: their means, and word for prepare_all.cu. The whole
  * CTA, the pair's last one; first: the pair's first item. */
 MXA_DEVICE void find_means(const mxa_prepare_all_params *all, mxa_shared shared, int dims, int head,
                            int first, int chunks, uint32_t pair, int used)
 {
     const mxa_prepare_params *p = &all->v;
+    const uint64_t step = sums_at(p, dims, 0, 1, 0) - sums_at(p, dims, 0, 0, 0);
+    const mxa_shared sums = shared + AT_TILE, magnitudes = sums + 4 * (uint32_t)dims;
+    const int thread = dev_thread();
     int leans = 0;
     MXA_NO_UNROLL
-    for (int n = dev_thread(); n < dims / 2; n += CODES_THREADS) {
-        float sum[2], magnitude[2];
-        sums_of_pair(p, dims, head, first, chunks, n, sum);
-        sums_of_pair(p, dims, head, first, chunks, n + dims / 2, magnitude);
-        const int loads = codes_loads(dims), d = 16 * (n % loads) + 2 * (n / loads);
-        MXA_UNROLL
-        for (int i = 0; i < 2; i++) {
-            const int is_one = column_leans(sum[i], magnitude[i], used);
-            const float mean = is_one ? column_mean(sum[i], used) : 0.0f;
-            leans |= mean != 0.0f;
-            dev_store_global_f32(
-                p->mean + 4 * (uint64_t)(pair * (uint32_t)dims + (uint32_t)(d + i)), mean);
-        }
+    for (int i = 0; i < 2; i++) { /* sums, magnitudes: each as many words as there are dims */
+        sum_all_chunks(i ? magnitudes : sums, shared + AT_SUMS,
+                       sums_at(p, dims, head, first, i * dims / 2), dims, CODES_THREADS, chunks,
+                       step);
+    }
+    MXA_NO_UNROLL
+    for (int n = thread; n < dims; n += CODES_THREADS) {
+        const int loads = codes_loads(dims), pair_n = n / 2;
+        const int d = 16 * (pair_n % loads) + 2 * (pair_n / loads) + n % 2;
+        const float sum = dev_load_shared_f32(sums + 4 * (uint32_t)n);
+        const int is_one =
+            column_leans(sum, dev_load_shared_f32(magnitudes + 4 * (uint32_t)n), used);
+        const float mean = is_one ? column_mean(sum, used) : 0.0f;
+        leans |= mean != 0.0f;
+        dev_store_global_f32(p->mean + 4 * (uint64_t)(pair * (uint32_t)dims + (uint32_t)d), mean);
     }
     if (warp_any(leans) && codes_lane() == 0) {
         (void)dev_fetch_add_shared_u32(shared + AT_LEANS, 1);
@@ -306,6 +290,7 @@ MXA_DEVICE void values_note(const mxa_prepare_params *p, mxa_shared shared, cons
     const int exponent = fold_exponent(top, 1), finite = top < NOT_FINITE, some = finite && top;
     const uint32_t warp = (uint32_t)dev_thread() / 32;
     const uint32_t pair = (uint32_t)(place->sequence * p->heads + head);
+    grid_dependency_wait();
     dev_store_shared_u32(shared + AT_SCALES + 4 * warp,
                          finite ? (uint32_t)(exponent + 127) << 23 : 0);
     dev_store_global_u32(p->exponent + 4 * (uint64_t)(head * (p->rows / MXA_PREPARE_GROUP) + group),

@@ -7,6 +7,7 @@
 #define MXA_CUDA_SM90_PREPARE_VALUES_H
 
 #include "cuda/common/prepare_params.h"
+#include "cuda/dev/barrier.h"
 #include "cuda/sm90/prepare_fold.h"
 
 /* Sum of `count` numbers `step` bytes apart, in order. */
@@ -31,6 +32,61 @@ MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
     return sum;
 }
 
+/* Sums of `dims` columns over `chunks` rows of floats, `step` bytes apart, in a fixed order, to
+ * shared memory, where they are seen by thread d % threads: it wrote them. The whole CTA of
+ * `threads`, a multiple of dims/4. scratch: 16 bytes a thread. WHY 16 bytes a load and eight in
+ * flight: the CTA that adds them up is waited for. */
+MXA_DEVICE void sum_all_chunks(mxa_shared to, mxa_shared scratch, mxa_global at, int dims,
+                               int threads, int chunks, uint64_t step)
+{
+    const int quads = dims / 4, parts = threads / quads, thread = dev_thread_again();
+    const int part = thread / quads;
+    const mxa_global from = at + 16 * (uint64_t)(thread % quads);
+    float sum[4] = {0, 0, 0, 0};
+    MXA_NO_UNROLL
+    for (int i = part; i < chunks; i += 8 * parts) {
+        mxa_u32x4 v[8];
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            const int row = i + j * parts < chunks ? i + j * parts : i;
+            v[j] = dev_load_global_u32x4(from + (uint64_t)row * step);
+        }
+        MXA_UNROLL
+        for (int j = 0; j < 8; j++) {
+            const int there = i + j * parts < chunks;
+            sum[0] = add_rn(sum[0], there ? f32_bits(v[j].x) : 0.0f);
+            sum[1] = add_rn(sum[1], there ? f32_bits(v[j].y) : 0.0f);
+            sum[2] = add_rn(sum[2], there ? f32_bits(v[j].z) : 0.0f);
+            sum[3] = add_rn(sum[3], there ? f32_bits(v[j].w) : 0.0f);
+        }
+    }
+    const mxa_u32x4 words = {bits_f32(sum[0]), bits_f32(sum[1]), bits_f32(sum[2]),
+                             bits_f32(sum[3])};
+    cta_sync();
+    dev_store_shared_u32x4(scratch + 16 * (uint32_t)thread, words);
+    cta_sync();
+    MXA_NO_UNROLL
+    for (int d = thread; d < dims; d += threads) {
+        float total = 0.0f;
+        for (int i = 0; i < parts; i++) {
+            total = add_rn(total, dev_load_shared_f32(scratch + 4 * (uint32_t)(i * dims + d)));
+        }
+        dev_store_shared_f32(to + 4 * (uint32_t)d, total);
+    }
+}
+
+/* Where the chunks of a sequence lie, and its tokens. */
+MXA_DEVICE int sequence_row(const mxa_gpu_batch *batch, int sequence, int *used)
+{
+    if (batch->sequences == 0) {
+        *used = batch->seqlen_k;
+        return sequence * batch->padded_k;
+    }
+    const mxa_global record = batch->sequences + 64 * (uint64_t)sequence;
+    *used = dev_load_global_i32(record + 24);
+    return dev_load_global_i32(record + 36);
+}
+
 /* A column's mean; one that is not finite counts as 0. */
 MXA_DEVICE float column_mean(float sum, int used)
 {
@@ -40,9 +96,9 @@ MXA_DEVICE float column_mean(float sum, int used)
 
 /* Whether a column of an MXFP8 v, which the mean's subtraction rounds again, is centred: where
  * |sum| / sum of magnitudes * keys is below this, the accumulator's bias, a tenth at 8,192 keys of
- * one sign, is below 1%, and the values stay as they were given. WHY not lower: of N(0, 1) data that
- * number is 1.25 * sqrt(keys) deviations, and at 512 one column in 700 leaned by chance at 16,384
- * keys, some of them in every call, whose heads were copied twice. */
+ * one sign, is below 1%, and the values stay as they were given. WHY not lower: of N(0, 1) data
+ * that number is 1.25 * sqrt(keys) deviations, and at 512 one column in 700 leaned by chance at
+ * 16,384 keys, some of them in every call, whose heads were copied twice. */
 MXA_DEVICE int column_leans(float sum, float magnitude, int used)
 {
     return mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, (float)MXA_PREPARE_SLANT);

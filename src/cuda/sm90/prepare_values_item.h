@@ -47,20 +47,16 @@ MXA_DEVICE uint64_t sums_at(const mxa_prepare_params *p, int dims, int head, int
     return (uint64_t)item * sums_step(p, dims) + 4 * (uint64_t)(head * dims);
 }
 
-/* Sum of the pair's column dev_thread_again() over its chunks, in a fixed order, for the threads
- * below `dims`; `item` is one of them. The whole CTA. */
-MXA_DEVICE float pair_sum(const mxa_prepare_params *p, mxa_shared shared, int dims, mxa_global sums,
-                          int head, int item, const values_place *place)
+/* Sum of column dev_thread_again() over `chunks` chunks from `item` on, in a fixed order, for the
+ * threads below `dims`. The whole CTA. */
+MXA_DEVICE float column_sum(const mxa_prepare_params *p, mxa_shared shared, int dims, int head,
+                            int item, int chunks)
 {
-    const int d = dev_thread_again() % dims, half = dev_thread_again() / dims;
-    const uint64_t step = sums_step(p, dims);
-    const mxa_global at =
-        sums + sums_at(p, dims, head, item - (int)place->number + half) + 4 * (uint64_t)d;
-    const float sum = sum_chunks(at, ((int)place->chunks + 1 - half) / 2, 2 * step);
-    cta_sync();
-    dev_store_shared_f32(shared + AT_TILE + 4 * (uint32_t)dev_thread_again(), sum);
-    cta_sync();
-    return add_rn(sum, dev_load_shared_f32(shared + AT_TILE + 4 * (uint32_t)(dims + d)));
+    const mxa_shared to = shared + (uint32_t)(AT_TILE + 32 * dims);
+    sum_all_chunks(to, shared + AT_TILE, p->partial + sums_at(p, dims, head, item), dims, 2 * dims,
+                   chunks, sums_step(p, dims));
+    return dev_thread_again() < dims ? dev_load_shared_f32(to + 4 * (uint32_t)dev_thread_again())
+                                     : 0.0f;
 }
 
 MXA_DEVICE mxa_global mean_at(const mxa_prepare_params *p, int dims, const values_place *place,
@@ -170,7 +166,8 @@ MXA_DEVICE void sums_item(const mxa_prepare_all_params *all, mxa_shared shared, 
     if (arrive(shared, counter) + 1 != place.chunks) {
         return;
     }
-    const float total = pair_sum(p, shared, dims, p->partial, head, item, &place);
+    const float total =
+        column_sum(p, shared, dims, head, item - (int)place.number, (int)place.chunks);
     if (dev_thread_again() < dims) {
         dev_store_global_f32(mean_at(p, dims, &place, dev_thread_again()),
                              column_mean(total, place.used));
@@ -294,8 +291,8 @@ MXA_DEVICE void values_exponent(const mxa_prepare_params *p, mxa_shared shared, 
     }
 }
 
-/* v's copy: transposed, keys permuted; exponents and the sequence's largest; the pair's last item
- * corrects the mean. */
+/* v's copy: transposed, keys permuted; exponents and the sequence's largest. Of E4M3 the pair's
+ * last item corrects the mean, and returns 1. */
 MXA_DEVICE void values_item(const mxa_prepare_all_params *all, mxa_shared shared, mxa_shared first,
                             int type, int dims, int head, int item)
 {
@@ -343,14 +340,15 @@ MXA_DEVICE void values_item(const mxa_prepare_all_params *all, mxa_shared shared
     }
     cta_sync();
     values_store(p, shared + AT_TILE, shared + AT_SCALES, dims, 2 * dims, dims, item, head);
-    if (!p->mean || left <= 0) {
+    if (type == MXA_GPU_BF16 || !p->mean || left <= 0) {
         return;
     }
     const values_place place = values_find(p, first, head);
     if (arrive(shared, all->values_made + 4 * (uint64_t)place.pair) + 1 != place.chunks) {
         return;
     }
-    const float total = pair_sum(p, shared, dims, p->partial, head, item, &place);
+    const float total =
+        column_sum(p, shared, dims, head, item - (int)place.number, (int)place.chunks);
     if (dev_thread_again() < dims) {
         const mxa_global to = mean_at(p, dims, &place, dev_thread_again());
         dev_store_global_f32(
