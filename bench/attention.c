@@ -6,6 +6,7 @@
 #include "compare.h"
 #include "device_time.h"
 #include "error.h"
+#include "progress.h"
 #include "tensors.h"
 #include "thresholds.h"
 #include "verify.h"
@@ -14,13 +15,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LIMITS_MOST = 2 };
+
 static const int64_t memory_limit = (int64_t)1 << 30; /* of all sets */
 
 typedef struct timed {
+    mxc_bench *bench;
     mxattn_attention_problem problem;
     mxattn_plan *plan;
     mxattn_plan_info info;
-    int backward, sets, on_device;
+    int backward, in_call, sets, on_device;
+    mxc_bench_row row;
+    mxc_limit limits[LIMITS_MOST];
+    int limit_count;
+    double seconds;      /* of the first call */
     mxc_tensor_set host; /* the first set, or on a device what it is a copy of */
     mxc_tensor_set *set;
     mxattn_attention_args *args; /* of each set */
@@ -38,16 +46,16 @@ static void run_backward(void *memory, int set)
     mxc_need(mxattn_attention_backward(t->plan, &t->args[set]));
 }
 
-static void set_problem(const mxc_bench *b, int backward, int in_call, timed *t)
+static void set_problem(const mxc_bench *b, timed *t)
 {
-    mxc_options_problem(b->options, in_call ? MXATTN_BF16 : MXATTN_E4M3, &t->problem);
+    const int backward = t->backward;
+    mxc_options_problem(b->options, t->in_call ? MXATTN_BF16 : MXATTN_E4M3, &t->problem);
     mxc_sizes_problem(b->sizes, &t->problem);
     t->problem.mode = backward ? MXATTN_TRAINING : MXATTN_INFERENCE;
     /* Backward takes O in float32 from forward, so that it needs no saved memory; results leave as
      * BF16, as in training. */
     t->problem.o = (mxattn_tags){.dtype = backward ? MXATTN_F32 : MXATTN_BF16};
     t->problem.dq = t->problem.dk = t->problem.dv = (mxattn_tags){.dtype = MXATTN_BF16};
-    t->backward = backward;
     mxattn_plan_info_init(&t->info);
     mxc_need(mxattn_plan_create(b->context, &t->problem, &t->plan));
     mxc_need(mxattn_plan_query(t->plan, &t->info));
@@ -83,7 +91,7 @@ static void make_sets(const mxc_bench *b, timed *t)
     int64_t workspace = t->info.workspace_forward_bytes;
     if (t->info.workspace_backward_bytes > workspace)
         workspace = t->info.workspace_backward_bytes;
-    t->sets = mxc_rotation_sets(bytes, memory_limit);
+    t->sets = b->cached ? 1 : mxc_rotation_sets(bytes, memory_limit);
     t->set = mxc_tool_alloc((size_t)t->sets * sizeof *t->set);
     t->args = mxc_tool_alloc((size_t)t->sets * sizeof *t->args);
     void *scratch = t->on_device ? mxc_device_memory(NULL, (size_t)workspace)
@@ -117,8 +125,11 @@ static void make_sets(const mxc_bench *b, timed *t)
         args->cu_seqlens_q = args->cu_seqlens_k = cu_seqlens;
         args->workspace = scratch;
         args->workspace_bytes = (size_t)workspace;
+        const double start = mxc_seconds();
         if (t->backward || i == 0)
             run_forward(t, i);
+        if (i == 0)
+            t->seconds = mxc_seconds() - start;
     }
 }
 
@@ -233,15 +244,62 @@ static void baseline_problem_release(baseline_memory *m)
     free(m->offsets_k);
 }
 
-/* Ours and each baseline in turns. */
-static mxc_timing time_with_baselines(mxc_bench *b, timed *t)
+static mxc_work work_of(timed *t)
+{
+    return (mxc_work){.run = t->backward ? run_backward : run_forward, .arg = t, .sets = t->sets};
+}
+
+/* Where few queries meet many keys, reading those (and their scales) may be what takes longest. */
+static double bytes_read(const mxc_bench *b)
+{
+    const mxc_sizes *s = b->sizes;
+    return (double)(s->total_k * s->kv_heads * (s->head_dim + s->head_dim_v)) * 33 / 32;
+}
+
+static void set_limits(const mxc_bench *b, timed *t)
+{
+    enum { FEW_QUERIES = 64 };
+    t->limits[t->limit_count++] =
+        mxc_arithmetic_limit(t->info.isa_name, b->threads, mxc_limit_seconds(b, t->seconds));
+    if (!b->cached && !t->backward && !t->in_call && b->sizes->seqlen_q <= FEW_QUERIES)
+        t->limits[t->limit_count++] = mxc_read_limit(b->threads);
+}
+
+/* The row's time, and its share of the limit that it comes nearest to; limits: their turns. */
+static void set_row_time(timed *t, const mxc_work *ours, const mxc_work *limits)
+{
+    const double flops = t->row.flops;
+    t->row.timing = ours->timing;
+    for (int i = 0; i < t->limit_count; i++) {
+        const mxc_limit *limit = &t->limits[i];
+        const double work = limit->counts_flops ? flops : bytes_read(t->bench);
+        const double share = work / limit->amount * mxc_time_over(&limits[i], ours);
+        if (share <= t->row.share)
+            continue;
+        t->row.share = share;
+        t->row.ceiling = mxc_limit_ceiling(limit, &limits[i]);
+        t->row.flops = limit->counts_flops ? work : 0;
+        t->row.bytes = limit->counts_flops ? 0 : work;
+    }
+}
+
+static int add_limits(const timed *t, mxc_work *works)
+{
+    for (int i = 0; i < t->limit_count; i++)
+        works[i] = t->limits[i].work;
+    return t->limit_count;
+}
+
+/* Ours, what limits it, and each baseline in turns. */
+static void time_in_turns(mxc_bench *b, timed *t, double *ratios)
 {
     baseline_memory memory;
     timed_baseline other[MXC_BASELINES_MOST];
-    mxc_work works[1 + MXC_BASELINES_MOST] = {
-        {.run = t->backward ? run_backward : run_forward, .arg = t, .sets = t->sets}};
-    baseline_problem_make(b, t, &memory);
-    for (int i = 0; i < b->baseline_count; i++) {
+    mxc_work works[1 + LIMITS_MOST + MXC_BASELINES_MOST] = {work_of(t)};
+    const int baselines = t->in_call ? 0 : b->baseline_count, first = 1 + add_limits(t, works + 1);
+    if (baselines)
+        baseline_problem_make(b, t, &memory);
+    for (int i = 0; i < baselines; i++) {
         const mxc_baseline *baseline = b->baselines[i];
         if (baseline->begin)
             baseline->begin(&memory.problem);
@@ -251,75 +309,108 @@ static mxc_timing time_with_baselines(mxc_bench *b, timed *t)
         compare_baseline(b, t, baseline, &memory.problem);
         other[i] =
             (timed_baseline){t->backward ? baseline->backward : baseline->forward, memory.problem};
-        works[1 + i] = (mxc_work){.run = run_baseline, .arg = &other[i], .sets = 1};
+        works[first + i] = (mxc_work){.run = run_baseline, .arg = &other[i], .sets = 1};
     }
-    mxc_time_turns(works, 1 + b->baseline_count, b->min_seconds);
-    for (int i = 0; i < b->baseline_count; i++) {
-        b->baseline_seconds[t->backward][i] = works[1 + i].timing.median;
+    mxc_time_turns(works, first + baselines, b->min_seconds);
+    set_row_time(t, &works[0], &works[1]);
+    for (int i = 0; i < baselines; i++) {
+        b->baseline_seconds[t->backward][i] = works[first + i].timing.median;
+        ratios[i] = mxc_time_over(&works[first + i], &works[0]);
         if (b->baselines[i]->end)
             b->baselines[i]->end();
     }
-    baseline_problem_release(&memory);
-    return works[0].timing;
-}
-
-/* Where few queries meet many keys, reading those (and their scales) is what takes longest. */
-static void choose_ceiling(const mxc_bench *b, mxc_bench_row *row)
-{
-    const mxc_sizes *s = b->sizes;
-    const double bytes =
-        (double)(s->total_k * s->kv_heads * (s->head_dim + s->head_dim_v)) * 33 / 32;
-    if (s->seqlen_q > 64)
-        return;
-    mxc_ceiling read = mxc_read_ceiling(b->threads);
-    if (bytes / read.per_second > row->flops / row->ceiling.per_second) {
-        row->flops = 0;
-        row->bytes = bytes;
-        row->ceiling = read;
+    if (baselines) {
+        t->row.baseline_ratios = ratios;
+        baseline_problem_release(&memory);
     }
+    mxc_works_free(works, first + baselines);
 }
 
-void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
+static void set_row(const mxc_bench *b, timed *t)
 {
     static const char *const backends[] = {"auto", "ref", "cpu", "cuda"};
     static const char *const blocks[] = {"none", "row", "column", "square"};
     static const char *const ops[2][2] = {{"forward", "forward_with_quantize"},
                                           {"backward", "backward_with_quantize"}};
-    timed t = {.on_device = mxc_bench_on_device(b->options->backend)};
-    set_problem(b, backward, in_call, &t);
-    make_sets(b, &t);
-    if (backward)
-        run_backward(&t, 0);
-    if (t.on_device)
-        mxc_device_fetch(t.host.memory, t.set[0].memory,
-                         (size_t)mxc_tensor_set_bytes(b->sizes, &t.problem));
-    mxc_verify_attention(b->checker, b->sizes, &t.problem, &t.info, &t.host, backward);
-
     const mxc_sizes *s = b->sizes;
-    double pairs = mxc_sizes_visible_pairs(s, &t.problem) * (double)s->heads;
-    double d = (double)s->head_dim, dv = (double)s->head_dim_v;
-    mxc_bench_row row = {.op = ops[backward][in_call],
-                         .operands = in_call ? "bf16" : "e4m3",
-                         .block = t.problem.q.flags & MXATTN_FOLDED ? "folded"
-                                                                    : blocks[t.problem.q.block],
-                         .backend = backends[t.info.backend],
-                         .kernel = backward ? t.info.kernel_backward : t.info.kernel_forward,
-                         .isa = t.info.isa_name,
-                         .flops = 2 * pairs * (backward ? 3 * d + 2 * dv : d + dv),
-                         .baseline_seconds = b->baseline_seconds[backward]};
-    row.workspace =
-        (double)(backward ? t.info.workspace_backward_bytes : t.info.workspace_forward_bytes);
-    void (*const run)(void *memory, int set) = backward ? run_backward : run_forward;
-    if (!t.on_device)
-        row.ceiling = mxc_arithmetic_ceiling(t.info.isa_name, b->threads);
-    if (!t.on_device && !backward && !in_call)
-        choose_ceiling(b, &row);
+    const int backward = t->backward;
+    const double pairs = mxc_sizes_visible_pairs(s, &t->problem) * (double)s->heads;
+    const double d = (double)s->head_dim, dv = (double)s->head_dim_v;
+    t->row = (mxc_bench_row){
+        .op = b->cached ? "forward_cached" : ops[backward][t->in_call],
+        .operands = t->in_call ? "bf16" : "e4m3",
+        .block = t->problem.q.flags & MXATTN_FOLDED ? "folded" : blocks[t->problem.q.block],
+        .backend = backends[t->info.backend],
+        .kernel = backward ? t->info.kernel_backward : t->info.kernel_forward,
+        .isa = t->info.isa_name,
+        .flops = 2 * pairs * (backward ? 3 * d + 2 * dv : d + dv),
+        .workspace =
+            (double)(backward ? t->info.workspace_backward_bytes : t->info.workspace_forward_bytes),
+        .baseline_seconds = b->baseline_seconds[backward]};
+}
+
+/* Ready to be timed, and verified. */
+static void open_timed(mxc_bench *b, int backward, int in_call, timed *t)
+{
+    *t = (timed){.bench = b,
+                 .backward = backward,
+                 .in_call = in_call,
+                 .on_device = mxc_bench_on_device(b->options->backend)};
+    set_problem(b, t);
+    make_sets(b, t);
+    if (backward) {
+        const double start = mxc_seconds();
+        run_backward(t, 0);
+        t->seconds = mxc_seconds() - start;
+    }
+    if (t->on_device)
+        mxc_device_fetch(t->host.memory, t->set[0].memory,
+                         (size_t)mxc_tensor_set_bytes(b->sizes, &t->problem));
+    mxc_verify_attention(b->checker, b->sizes, &t->problem, &t->info, &t->host, backward);
+    set_row(b, t);
+    if (!t->on_device)
+        set_limits(b, t);
+}
+
+static void close_timed(timed *t)
+{
+    mxc_bench_report(t->bench, &t->problem, &t->row);
+    for (int i = 0; i < t->limit_count; i++)
+        mxc_limit_free(&t->limits[i]);
+    release(t);
+}
+
+void mxc_bench_attention(mxc_bench *b, int backward, int in_call)
+{
+    double ratios[MXC_BASELINES_MOST];
+    timed t;
+    open_timed(b, backward, in_call, &t);
     if (t.on_device)
-        row.timing = mxc_device_time(run, &t, t.sets);
-    else if (b->baseline_count && !in_call)
-        row.timing = time_with_baselines(b, &t);
+        t.row.timing = mxc_device_time(backward ? run_backward : run_forward, &t, t.sets);
     else
-        row.timing = mxc_time(run, &t, t.sets, b->min_seconds);
-    mxc_bench_report(b, &t.problem, &row);
-    release(&t);
+        time_in_turns(b, &t, ratios);
+    close_timed(&t);
+}
+
+void mxc_bench_pair(mxc_bench *first, mxc_bench *second, const char *against)
+{
+    mxc_work works[2 * (1 + LIMITS_MOST)];
+    timed a, b;
+    open_timed(first, 0, 0, &a);
+    open_timed(second, 0, 0, &b);
+    works[0] = work_of(&a);
+    works[1] = work_of(&b);
+    const double rates = b.row.flops / a.row.flops;
+    const int limits_a = 2, limits_b = limits_a + add_limits(&a, works + limits_a);
+    const int count = limits_b + add_limits(&b, works + limits_b);
+    mxc_time_turns(works, count, first->min_seconds);
+    set_row_time(&a, &works[0], &works[limits_a]);
+    set_row_time(&b, &works[1], &works[limits_b]);
+    b.row.against = against;
+    b.row.over = rates * mxc_time_over(&works[0], &works[1]);
+    mxc_works_free(works, count);
+    mxc_bench_head(first);
+    close_timed(&a);
+    mxc_bench_head(second);
+    close_timed(&b);
 }

@@ -23,6 +23,7 @@ typedef struct mxc_bench {
     int baseline_count;
     double baseline_seconds[2]
                            [MXC_BASELINES_MOST]; /* forward, backward of this shape; 0: not timed */
+    int cached;                                  /* 1: the same buffers in each call */
     cJSON *rows;                                 /* JSON array that grows */
 } mxc_bench;
 
@@ -36,12 +37,25 @@ typedef struct mxc_bench_row {
     double flops, bytes;            /* one of them is 0 */
     double workspace;               /* bytes; 0: not told */
     mxc_ceiling ceiling;            /* no name: none is known */
+    double share;                   /* of the ceiling; 0: out of the medians */
     const double *baseline_seconds; /* of each baseline, 0: not timed; NULL: none */
+    const double *baseline_ratios;  /* their time over ours; NULL: out of the medians */
+    const char *against;            /* another row it took turns with; NULL: none */
+    double over;                    /* its rate over that row's */
 } mxc_bench_row;
+
+/* Seconds that a ceiling of arithmetic takes of a turn: as many as a call, within bounds. WHY:
+ * where others share the processor, a piece of work much shorter than its ceiling is interrupted
+ * less. */
+double mxc_limit_seconds(const mxc_bench *bench, double call_seconds);
 
 /* Verifies, then times. backward: else forward. in_call: operands come in BF16 and are quantized by
  * the call; else in E4M3. */
 void mxc_bench_attention(mxc_bench *bench, int backward, int in_call);
+
+/* Forward of two benches in turns, without baselines; the second row tells its rate over the
+ * first's, which `against` names. Both take rows from the first. */
+void mxc_bench_pair(mxc_bench *first, mxc_bench *second, const char *against);
 
 /* Quantization of a tensor of q's shape out of float32 or bfloat16. */
 void mxc_bench_quantize(mxc_bench *bench, mxattn_dtype wide, mxattn_block block);

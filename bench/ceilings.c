@@ -1,4 +1,4 @@
-/* ceilings.c: what this machine can do at most, measured in the same run as the kernels.
+/* ceilings.c: what this machine can do at most, measured in turns with the kernels.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,6 +8,7 @@
 #include "progress.h"
 #include "timing.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { ROUNDS = 8 };
+enum { CACHED_CALLS = 20 };
 
 /* Vectors of 4: what the compiler's baseline, SSE2 on x86-64, has; it multiplies, then adds. */
 typedef float vec4 __attribute__((vector_size(16)));
@@ -42,81 +43,97 @@ static struct peak {
     const char *isa, *name;
     float (*loop)(int64_t steps);
     double flops_per_step;
-    double per_second; /* 0: not measured yet */
-    int32_t threads;   /* of that measurement */
 } peaks[] = {
-    {"portable", "fp32 multiply and add, 4 wide", mxc_peak_portable, MXC_PEAK_CHAINS * 4 * 2, 0, 0},
+    {"portable", "fp32 multiply and add, 4 wide", mxc_peak_portable, MXC_PEAK_CHAINS * 4 * 2},
 #ifdef MXA_BUILD_AVX2
-    {"avx2", "fp32 fma, 8 wide", mxc_peak_avx2, MXC_PEAK_CHAINS * 8 * 2, 0, 0},
+    {"avx2", "fp32 fma, 8 wide", mxc_peak_avx2, MXC_PEAK_CHAINS * 8 * 2},
 #endif
 #ifdef MXA_BUILD_AVX512
-    {"avx512", "fp32 fma, 16 wide", mxc_peak_avx512, MXC_PEAK_CHAINS * 16 * 2, 0, 0},
+    {"avx512", "fp32 fma, 16 wide", mxc_peak_avx512, MXC_PEAK_CHAINS * 16 * 2},
 #endif
 #ifdef MXA_BUILD_AVX512BF16
-    {"avx512bf16", "bf16 dot products, 16 wide", mxc_peak_avx512bf16, MXC_PEAK_CHAINS * 32 * 2, 0,
-     0},
+    {"avx512bf16", "bf16 dot products, 16 wide", mxc_peak_avx512bf16, MXC_PEAK_CHAINS * 32 * 2},
 #endif
 #ifdef MXA_BUILD_AMX
     {"amx", "bf16 matrix products, 16 x 16 x 32", mxc_peak_amx,
-     4.0 * 16 * 16 * 32 * 2 / MXC_PEAK_AMX_STEPS, 0, 0},
+     4.0 * 16 * 16 * 32 * 2 / MXC_PEAK_AMX_STEPS},
 #endif
 };
 
 typedef struct peak_run {
     const struct peak *peak;
+    int32_t threads;
     int64_t steps;
     atomic_int sink; /* keeps results in use */
 } peak_run;
 
-static void run_peak(void *memory, int64_t thread)
+static void run_peak_thread(void *memory, int64_t thread)
 {
     peak_run *run = memory;
     (void)thread;
     atomic_fetch_add(&run->sink, (int)run->peak->loop(run->steps));
 }
 
-mxc_ceiling mxc_arithmetic_ceiling(const char *isa, int32_t threads)
+static void run_peak(void *memory, int set)
 {
-    struct peak *peak = &peaks[0];
-    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
-        if (strcmp(peaks[i].isa, isa) == 0)
-            peak = &peaks[i];
-    if (peak->threads == threads)
-        return (mxc_ceiling){peak->name, peak->per_second};
-    peak_run run = {.peak = peak, .steps = 4000000};
-    double best = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        double start = mxc_seconds();
-        mxc_on_threads(threads, run_peak, &run);
-        double seconds = mxc_seconds() - start;
-        double rate = peak->flops_per_step * (double)run.steps * threads / seconds;
-        best = rate > best ? rate : best;
-    }
-    peak->per_second = best;
-    peak->threads = threads;
-    return (mxc_ceiling){peak->name, best};
+    peak_run *run = memory;
+    (void)set;
+    mxc_on_threads(run->threads, run_peak_thread, run);
 }
 
-typedef struct copy_run {
-    char *from, *to;
-    size_t bytes; /* of one thread's share */
-} copy_run;
-
-static void run_copy(void *memory, int64_t thread)
+mxc_limit mxc_arithmetic_limit(const char *isa, int32_t threads, double seconds)
 {
-    const copy_run *run = memory;
-    memcpy(run->to + (size_t)thread * run->bytes, run->from + (size_t)thread * run->bytes,
-           run->bytes);
+    enum { TRIAL_STEPS = 1 << 18, UNIT_STEPS = 1 << 10 };
+    peak_run *run = mxc_tool_alloc(sizeof *run);
+    *run = (peak_run){.peak = &peaks[0], .threads = 1, .steps = TRIAL_STEPS};
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++)
+        if (strcmp(peaks[i].isa, isa) == 0)
+            run->peak = &peaks[i];
+    const double start = mxc_seconds();
+    run_peak(run, 0);
+    const double trial = mxc_seconds() - start;
+    run->threads = threads;
+    run->steps = (int64_t)(seconds / trial * TRIAL_STEPS / UNIT_STEPS + 1) * UNIT_STEPS;
+    return (mxc_limit){run->peak->name,
+                       1,
+                       run->peak->flops_per_step * (double)run->steps * threads,
+                       {.run = run_peak, .arg = run, .sets = 1}};
+}
+
+/* Memory that a ceiling runs over, a share of each thread after the other; set `i` of it begins at
+ * i * threads * bytes. */
+typedef struct memory_run {
+    char *from, *to; /* to: NULL where it only reads */
+    int32_t threads;
+    int set;
+    size_t bytes; /* of one thread's share of a set */
+    void (*loop)(const char *from, char *to, size_t bytes);
+} memory_run;
+
+static void run_memory_thread(void *memory, int64_t thread)
+{
+    const memory_run *run = memory;
+    const size_t at = ((size_t)run->set * (size_t)run->threads + (size_t)thread) * run->bytes;
+    run->loop(run->from + at, run->to ? run->to + at : NULL, run->bytes);
+}
+
+static void run_memory(void *memory, int set)
+{
+    memory_run *run = memory;
+    run->set = set;
+    mxc_on_threads(run->threads, run_memory_thread, run);
+}
+
+static void copy_plain(const char *from, char *to, size_t bytes)
+{
+    memcpy(to, from, bytes);
 }
 
 /* Past the caches: a stored line is then not read first. bytes: a multiple of 64. */
-static void run_streamed_copy(void *memory, int64_t thread)
+static void copy_streamed(const char *from, char *to, size_t bytes)
 {
 #if defined(__SSE2__)
-    const copy_run *run = memory;
-    const char *from = run->from + (size_t)thread * run->bytes;
-    char *to = run->to + (size_t)thread * run->bytes;
-    for (size_t i = 0; i < run->bytes; i += 64) {
+    for (size_t i = 0; i < bytes; i += 64) {
         __m128i x[4];
         for (size_t j = 0; j < 4; j++)
             x[j] = _mm_load_si128((const __m128i *)(const void *)(from + i + 16 * j));
@@ -125,95 +142,100 @@ static void run_streamed_copy(void *memory, int64_t thread)
     }
     _mm_sfence();
 #else
-    run_copy(memory, thread);
+    copy_plain(from, to, bytes);
 #endif
 }
 
-mxc_ceiling mxc_copy_ceiling(int32_t threads)
+/* Over and over what stays in a cache. */
+static void copy_cached(const char *from, char *to, size_t bytes)
 {
-    static double measured;
-    static int32_t measured_threads;
-    const char *name = "copy of memory";
-    if (measured_threads == threads)
-        return (mxc_ceiling){name, measured};
-    size_t bytes = (size_t)(4 * mxc_last_level_cache()) / (size_t)threads / 64 * 64;
-    copy_run run = {mxc_tool_alloc(bytes * (size_t)threads),
-                    mxc_tool_alloc(bytes * (size_t)threads), bytes};
-    memset(run.from, 1, bytes * (size_t)threads);
-    memset(run.to, 2, bytes * (size_t)threads);
-    double best = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        double start = mxc_seconds();
-        mxc_on_threads(threads, round % 2 ? run_copy : run_streamed_copy, &run);
-        double rate = 2.0 * (double)bytes * threads / (mxc_seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    free(run.from);
-    free(run.to);
-    measured = best;
-    measured_threads = threads;
-    return (mxc_ceiling){name, best};
+    for (int call = 0; call < CACHED_CALLS; call++)
+        memcpy(to, from, bytes);
 }
 
-mxc_ceiling mxc_cached_copy_ceiling(int64_t bytes)
+static void read_plain(const char *from, char *to, size_t bytes)
 {
-    enum { CALLS = 100 };
-    const size_t half = (size_t)bytes / 2;
-    copy_run run = {mxc_tool_alloc(half), mxc_tool_alloc(half), half};
-    memset(run.from, 1, half);
-    memset(run.to, 2, half);
-    double best = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        double start = mxc_seconds();
-        for (int call = 0; call < CALLS; call++)
-            run_copy(&run, 0);
-        double rate = 2.0 * (double)half * CALLS / (mxc_seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    free(run.from);
-    free(run.to);
-    return (mxc_ceiling){"copy in the second cache", best};
-}
-
-typedef struct read_run {
-    const int_pair *from;
-    size_t count; /* vectors of one thread's share */
-    atomic_int sink;
-} read_run;
-
-static void run_read(void *memory, int64_t thread)
-{
-    read_run *run = memory;
-    const int_pair *from = run->from + (size_t)thread * run->count;
+    static atomic_int sink;
+    const int_pair *at = (const int_pair *)(const void *)from;
     int_pair sums[4] = {{0}};
-    for (size_t i = 0; i < run->count; i += 4)
+    (void)to;
+    for (size_t i = 0; i < bytes / sizeof *at; i += 4)
         for (size_t j = 0; j < 4; j++)
-            sums[j] |= from[i + j];
+            sums[j] |= at[i + j];
     sums[0] |= sums[1] | sums[2] | sums[3];
-    atomic_fetch_add(&run->sink, (int)(sums[0][0] + sums[0][1]));
+    atomic_fetch_add(&sink, (int)(sums[0][0] + sums[0][1]));
 }
 
-mxc_ceiling mxc_read_ceiling(int32_t threads)
+/* Two halves, each twice the last-level cache, that all ceilings of memory share. */
+static char *half_of_memory(int which, size_t *bytes)
 {
-    static double measured;
-    static int32_t measured_threads;
-    const char *name = "read of memory";
-    if (measured_threads == threads)
-        return (mxc_ceiling){name, measured};
-    size_t count = (size_t)(2 * mxc_last_level_cache()) / (size_t)threads / 64 * 4;
-    size_t bytes = count * sizeof(int_pair) * (size_t)threads;
-    void *from = mxc_tool_alloc(bytes);
-    read_run run = {from, count, 0};
-    memset(from, 1, bytes);
-    double best = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        double start = mxc_seconds();
-        mxc_on_threads(threads, run_read, &run);
-        double rate = (double)bytes / (mxc_seconds() - start);
-        best = rate > best ? rate : best;
+    static char *halves[2];
+    *bytes = (size_t)(2 * mxc_last_level_cache());
+    if (!halves[which]) {
+        halves[which] = mxc_tool_alloc(*bytes);
+        memset(halves[which], 1 + which, *bytes);
     }
-    free(from);
-    measured = best;
-    measured_threads = threads;
-    return (mxc_ceiling){name, best};
+    return halves[which];
+}
+
+static mxc_limit memory_limit(const char *name, int32_t threads, int copies,
+                              void (*loop)(const char *from, char *to, size_t bytes))
+{
+    enum { SHARE = 32 << 20 }; /* at most, of a thread; beyond what memcpy stores past the caches */
+    size_t whole;
+    memory_run *run = mxc_tool_alloc(sizeof *run);
+    *run = (memory_run){.from = half_of_memory(0, &whole), .threads = threads, .loop = loop};
+    if (copies)
+        run->to = half_of_memory(1, &whole);
+    run->bytes = whole / (size_t)threads / 64 * 64;
+    if (run->bytes > SHARE)
+        run->bytes = SHARE;
+    const int sets = (int)(whole / (run->bytes * (size_t)threads));
+    return (mxc_limit){name,
+                       0,
+                       (double)run->bytes * threads * (copies ? 2 : 1),
+                       {.run = run_memory, .arg = run, .sets = sets}};
+}
+
+mxc_limit mxc_copy_limit(int32_t threads)
+{
+    enum { ROUNDS = 4 };
+    mxc_limit limit = memory_limit("copy of memory", threads, 1, copy_plain);
+    memory_run *run = limit.work.arg;
+    double least[2] = {HUGE_VAL, HUGE_VAL};
+    for (int round = 0; round < 2 * ROUNDS; round++) {
+        run->loop = round % 2 ? copy_streamed : copy_plain;
+        const double start = mxc_seconds();
+        run_memory(run, round % limit.work.sets);
+        const double seconds = mxc_seconds() - start;
+        least[round % 2] = seconds < least[round % 2] ? seconds : least[round % 2];
+    }
+    run->loop = least[1] < least[0] ? copy_streamed : copy_plain;
+    return limit;
+}
+
+mxc_limit mxc_cached_copy_limit(int64_t bytes)
+{
+    mxc_limit limit = memory_limit("copy in the second cache", 1, 1, copy_cached);
+    memory_run *run = limit.work.arg;
+    run->bytes = (size_t)bytes / 2;
+    limit.work.sets = 1;
+    limit.amount = 2.0 * (double)run->bytes * CACHED_CALLS;
+    return limit;
+}
+
+mxc_limit mxc_read_limit(int32_t threads)
+{
+    return memory_limit("read of memory", threads, 0, read_plain);
+}
+
+void mxc_limit_free(mxc_limit *limit)
+{
+    free(limit->work.arg);
+    limit->work.arg = NULL;
+}
+
+mxc_ceiling mxc_limit_ceiling(const mxc_limit *limit, const mxc_work *work)
+{
+    return (mxc_ceiling){limit->name, limit->amount / work->timing.median};
 }

@@ -41,6 +41,8 @@ def everything(rows):
     for row in rows:
         share = f"{100 * row['ceiling_share']:.0f}% of {row['ceiling']}" if row["ceiling_share"] else ""
         peers = ", ".join(f"{peer['name'].split()[0]} {peer['ratio']:.2f}x" for peer in row.get("baselines", []))
+        if "against" in row:
+            peers = f"{row['rate_over']:.3f} of the rate of {row['against']}"
         if "time_over_baseline" in row:
             peers = f"{row['time_over_baseline']:.3f} of {row['baseline']}'s time"
         lines.append([f"{row['op']} {row['operands']} {row['block']}", shape_text(row["shape"]), row["isa"], row["threads"],
@@ -65,11 +67,13 @@ def sweep(rows):
                       f"{row['ms_median']:.4g} ({row['ms_min']:.4g})", f"{row['gflops']:.1f}", f"{100 * row['ceiling_share']:.0f}%",
                       f"{row['workspace_bytes'] / 2**20:.2f}"])
     for causal in (False, True):
-        points = [(row["shape"]["seqlen_q"], row["ms_median"]) for row in rows
-                  if row["shape"]["causal"] == causal and row["shape"]["seqlen_q"] >= 2048]
-        if len(points) >= 3:
-            a, b, residuals = fit(points)
-            text.append(f"{'Causal' if causal else 'Full'}, from S = 2,048 on: ms = {a:.4g} S^2 + {b:.4g} S; residuals "
+        long = [row for row in rows if row["shape"]["causal"] == causal and row["shape"]["seqlen_q"] >= 2048]
+        if len(long) >= 3:
+            ceiling = sum(row["ceiling_gflops"] for row in long) / len(long)
+            # A share is of one turn, whatever speed the machine had then.
+            a, b, residuals = fit([(row["shape"]["seqlen_q"], row["ms_median"] * row["gflops"] / (row["ceiling_share"] * ceiling))
+                                   for row in long])
+            text.append(f"{'Causal' if causal else 'Full'}, from S = 2,048 on, at {ceiling:.1f} GFLOP/s of ceiling: ms = {a:.4g} S^2 + {b:.4g} S; residuals "
                         + ", ".join(f"{100 * residual:.1f}%" for residual in residuals) + ".")
     return "\n\n".join([table(["S", "mask", "ms (least)", "GFLOP/s", "of peak", "workspace, MiB"], lines), *text])
 

@@ -12,7 +12,7 @@
 /* 1 for the backend whose time is a device's. Emulated ones have none: refused with a sentence. */
 int mxc_bench_on_device(mxattn_backend backend);
 
-/* As mxc_time, of work that queues on the default stream of device 0: sustained, 0.1 s of calls and
+/* Of work that queues on the default stream of device 0: sustained, 0.1 s of calls and
  * then 40, each between two events. */
 mxc_timing mxc_device_time(void (*work)(void *arg, int set), void *arg, int sets);
 

@@ -14,20 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static mxc_timing timing_of(double *times, int count)
-{
-    qsort(times, (size_t)count, sizeof *times, compare_doubles);
-    const double median =
-        count % 2 ? times[count / 2] : (times[count / 2 - 1] + times[count / 2]) / 2;
-    return (mxc_timing){median, times[0], times[count - 1], count};
-}
-
 static const char *isa_of(const mxc_bench *b)
 {
     mxattn_backend_info info;
@@ -36,39 +22,60 @@ static const char *isa_of(const mxc_bench *b)
     return info.isa_name;
 }
 
-/* Of what is multiplied on AMX the share of BF16 dot products' peak as well, the measure of GEMM's
- * aim on every machine. */
-static void report_dot_products(const mxc_bench *b, double per_second, cJSON *json)
+/* Operations, then their ceilings: of memory or the cache, and of arithmetic where one counts it;
+ * on AMX of BF16 dot products too, the measure of GEMM's aim on every machine. */
+enum { LIMITS_MOST = 3 };
+typedef struct turns {
+    const mxc_turn *turn;
+    mxc_work works[MXC_TURNS_MOST + LIMITS_MOST];
+    mxc_limit limits[LIMITS_MOST];
+    int count, limit_count;
+} turns;
+
+/* Work of an operation a second over that of a ceiling, turn by turn. */
+static double share_of(const turns *all, int which, int limit)
 {
-    const mxc_ceiling dots = mxc_arithmetic_ceiling("avx512bf16", b->threads);
-    (void)printf("   %.2fx the peak of %s", per_second / dots.per_second, dots.name);
-    cJSON_AddNumberToObject(json, "dot_products_gflops", 1e-9 * dots.per_second);
-    cJSON_AddNumberToObject(json, "dot_products_share", per_second / dots.per_second);
+    const mxc_turn *t = &all->turn[which];
+    return (t->flops > 0 ? t->flops : t->bytes) / all->limits[limit].amount *
+           mxc_time_over(&all->works[all->count + limit], &all->works[which]);
 }
 
-static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *turns,
-                   const mxc_turn *t, const cJSON *shape)
+static void report_dot_products(const turns *all, int which, int limit, cJSON *json)
 {
-    mxc_ceiling ceiling = place->ceiling;
-    if (!ceiling.name)
-        ceiling = t->flops > 0 ? mxc_arithmetic_ceiling(isa_of(b), b->threads)
-                               : mxc_copy_ceiling(b->threads);
-    const double median = t->timing.median, work = t->flops > 0 ? t->flops : t->bytes;
-    const mxc_turn *other = t->against >= 0 ? &turns[t->against] : NULL;
-    const char *place_name = place->ceiling.name ? "_cached" : "";
+    const mxc_ceiling dots =
+        mxc_limit_ceiling(&all->limits[limit], &all->works[all->count + limit]);
+    const double share = share_of(all, which, limit);
+    (void)printf("   %.2fx the peak of %s", share, dots.name);
+    cJSON_AddNumberToObject(json, "dot_products_gflops", 1e-9 * dots.per_second);
+    cJSON_AddNumberToObject(json, "dot_products_share", share);
+}
+
+static void report(const mxc_bench *b, const mxc_place *place, const turns *all, int which,
+                   const cJSON *shape)
+{
+    const mxc_turn *t = &all->turn[which];
+    const mxc_work *ours = &all->works[which];
+    const int counts_flops = t->flops > 0;
+    const int limit = counts_flops && all->limits[0].counts_flops == 0;
+    const mxc_ceiling ceiling =
+        mxc_limit_ceiling(&all->limits[limit], &all->works[all->count + limit]);
+    const double median = ours->timing.median, work = counts_flops ? t->flops : t->bytes;
+    const double share = share_of(all, which, limit);
+    const mxc_turn *other = t->against >= 0 ? &all->turn[t->against] : NULL;
+    const double over = other ? mxc_time_over(ours, &all->works[t->against]) : 0;
+    const char *place_name = place->cache ? "_cached" : "";
     char op[64], baseline[64];
     (void)snprintf(op, sizeof op, "%s%s", t->op, place_name);
     (void)snprintf(baseline, sizeof baseline, "%s%s", other ? other->op : "", place_name);
     (void)printf("%-26s %-6s %-7s %10.4g %9.4g %s %7.1f%%", op, t->operands, t->block, 1e3 * median,
-                 1e-9 * work / median, t->flops > 0 ? "GFLOP/s" : "GB/s   ",
-                 100 * work / median / ceiling.per_second);
+                 1e-9 * work / median, t->flops > 0 ? "GFLOP/s" : "GB/s   ", 100 * share);
     if (t->elements > 0)
         (void)printf("   %.2f Gelem/s", 1e-9 * t->elements / median);
     if (other)
-        (void)printf("   %.3fx the time of %s", median / other->timing.median, baseline);
+        (void)printf("   %.3fx the time of %s", over, baseline);
     cJSON *json = cJSON_CreateObject();
-    if (t->flops > 0 && strcmp(isa_of(b), "amx") == 0)
-        report_dot_products(b, work / median, json);
+    if (counts_flops && limit + 1 < all->limit_count)
+        report_dot_products(all, which, limit + 1, json);
     (void)printf("\n");
     (void)fflush(stdout);
     cJSON_AddItemToArray(b->rows, json);
@@ -80,21 +87,21 @@ static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *t
     cJSON_AddStringToObject(json, "isa", isa_of(b));
     cJSON_AddNumberToObject(json, "threads", b->threads);
     cJSON_AddNumberToObject(json, "ms_median", 1e3 * median);
-    cJSON_AddNumberToObject(json, "ms_min", 1e3 * t->timing.min);
-    cJSON_AddNumberToObject(json, "ms_max", 1e3 * t->timing.max);
-    cJSON_AddNumberToObject(json, "repetitions", t->timing.repetitions);
+    cJSON_AddNumberToObject(json, "ms_min", 1e3 * ours->timing.min);
+    cJSON_AddNumberToObject(json, "ms_max", 1e3 * ours->timing.max);
+    cJSON_AddNumberToObject(json, "repetitions", ours->timing.repetitions);
     cJSON_AddNumberToObject(json, t->flops > 0 ? "gflops" : "gbytes", 1e-9 * work / median);
     if (t->elements > 0)
         cJSON_AddNumberToObject(json, "gelements", 1e-9 * t->elements / median);
     cJSON_AddStringToObject(json, "ceiling", ceiling.name);
     cJSON_AddNumberToObject(json, t->flops > 0 ? "ceiling_gflops" : "ceiling_gbytes",
                             1e-9 * ceiling.per_second);
-    cJSON_AddNumberToObject(json, "ceiling_share", work / median / ceiling.per_second);
+    cJSON_AddNumberToObject(json, "ceiling_share", share);
     if (other) {
         cJSON_AddStringToObject(json, "baseline", baseline);
-        cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * other->timing.median);
-        cJSON_AddNumberToObject(json, "ratio", other->timing.median / median);
-        cJSON_AddNumberToObject(json, "time_over_baseline", median / other->timing.median);
+        cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * all->works[t->against].timing.median);
+        cJSON_AddNumberToObject(json, "ratio", 1 / over);
+        cJSON_AddNumberToObject(json, "time_over_baseline", over);
     } else {
         cJSON_AddNullToObject(json, "baseline");
         cJSON_AddNullToObject(json, "ratio");
@@ -103,44 +110,54 @@ static void report(const mxc_bench *b, const mxc_place *place, const mxc_turn *t
     cJSON_AddStringToObject(json, "version", mxattn_version_string());
 }
 
-void mxc_take_turns_at(mxc_bench *b, const mxc_place *place, mxc_turn *turns, int count,
+static void run_turn(void *arg, int set)
+{
+    const mxc_turn *turn = arg;
+    (void)set;
+    turn->run(turn->arg);
+}
+
+void mxc_take_turns_at(mxc_bench *b, const mxc_place *place, mxc_turn *turn, int count,
                        cJSON *shape, const char *text)
 {
-    static double times[MXC_TURNS_MOST][MXC_TURN_REPETITIONS];
-    const int least = b->min_seconds > 0 ? 5 : 2;
-    int n = 0;
-    for (int i = 0; i < count; i++)
-        turns[i].run(turns[i].arg);
-    const double start = mxc_seconds();
-    while (n < MXC_TURN_REPETITIONS) {
-        for (int i = 0; i < count; i++) {
-            const double before = mxc_seconds();
-            for (int call = 0; call < place->calls; call++)
-                turns[i].run(turns[i].arg);
-            times[i][n] = (mxc_seconds() - before) / place->calls;
-        }
-        n++;
-        if (n >= least && mxc_seconds() - start >= b->min_seconds * count)
-            break;
+    turns all = {.turn = turn, .count = count};
+    int flops = 0, bytes = 0;
+    for (int i = 0; i < count; i++) {
+        all.works[i] = (mxc_work){.run = run_turn, .arg = &turn[i], .sets = 1};
+        flops |= turn[i].flops > 0;
+        bytes |= turn[i].flops <= 0;
     }
-    for (int i = 0; i < count; i++)
-        turns[i].timing = timing_of(times[i], n);
+    if (bytes)
+        all.limits[all.limit_count++] =
+            place->cache ? mxc_cached_copy_limit(place->cache) : mxc_copy_limit(b->threads);
+    if (flops)
+        all.limits[all.limit_count++] =
+            mxc_arithmetic_limit(isa_of(b), b->threads, mxc_limit_seconds(b, 0.01));
+    if (flops && strcmp(isa_of(b), "amx") == 0)
+        all.limits[all.limit_count++] =
+            mxc_arithmetic_limit("avx512bf16", b->threads, mxc_limit_seconds(b, 0.01));
+    for (int i = 0; i < all.limit_count; i++)
+        all.works[count + i] = all.limits[i].work;
+    mxc_time_turns(all.works, count + all.limit_count, b->min_seconds);
     (void)printf("%s\n", text);
     for (int i = 0; i < count; i++)
-        report(b, place, turns, &turns[i], shape);
+        report(b, place, &all, i, shape);
+    mxc_works_free(all.works, count + all.limit_count);
+    for (int i = 0; i < all.limit_count; i++)
+        mxc_limit_free(&all.limits[i]);
     cJSON_Delete(shape);
 }
 
-void mxc_take_turns(mxc_bench *b, mxc_turn *turns, int count, cJSON *shape, const char *text)
+void mxc_take_turns(mxc_bench *b, mxc_turn *turn, int count, cJSON *shape, const char *text)
 {
-    const mxc_place place = {.calls = 1};
-    mxc_take_turns_at(b, &place, turns, count, shape, text);
+    const mxc_place place = {0};
+    mxc_take_turns_at(b, &place, turn, count, shape, text);
 }
 
 void mxc_in_both_places(mxc_bench *b, int caches, mxc_placed work)
 {
-    enum { HIDDEN = 4096, HIDDEN_CACHED = 1024, ELEMENT = 2 + 1, MICROSECONDS = 500 };
-    const mxc_place memory = {.calls = 1};
+    enum { HIDDEN = 4096, HIDDEN_CACHED = 1024, ELEMENT = 2 + 1 };
+    const mxc_place memory = {0};
     work(b, &memory, caches * mxc_last_level_cache() / (2 * HIDDEN) / MXC_ROWS * MXC_ROWS, HIDDEN,
          "beyond the last-level cache");
     const int64_t cache = mxc_second_cache() / 2;
@@ -151,9 +168,7 @@ void mxc_in_both_places(mxc_bench *b, int caches, mxc_placed work)
     mxc_bench one = *b;
     one.context = context;
     one.threads = 1;
-    /* 5 elements a nanosecond */
-    const mxc_place cached = {.calls = (int)(MICROSECONDS * 5000 / (rows * HIDDEN_CACHED)) + 1,
-                              .ceiling = mxc_cached_copy_ceiling(cache)};
+    const mxc_place cached = {cache};
     work(&one, &cached, rows, HIDDEN_CACHED, "in the second cache, one thread");
     mxattn_context_destroy(context);
 }

@@ -14,7 +14,7 @@ void mxc_bench_producers(mxc_bench *bench);
 
 /* ---- what the files of this bench share ----------------------------------------------------- */
 
-enum { MXC_TURNS_MOST = 6, MXC_TURN_REPETITIONS = 400 };
+enum { MXC_TURNS_MOST = 6 };
 enum { MXC_ROWS = 32 }; /* rows come in multiples of it */
 
 /* One of the operations that take turns. */
@@ -27,19 +27,17 @@ typedef struct mxc_turn {
     double flops, bytes; /* one of them is 0 */
     int against;         /* the turn it is compared with; -1: none */
     double elements;     /* quantized; 0: not told */
-    mxc_timing timing;
 } mxc_turn;
 
-/* How operations are timed that take turns. */
+/* Where the memory of operations lies that take turns. */
 typedef struct mxc_place {
-    int calls;           /* in each time that is taken, which is divided by it */
-    mxc_ceiling ceiling; /* no name: that of memory, or of arithmetic */
+    int64_t cache; /* bytes that stay in the second cache of a core; 0: beyond the caches */
 } mxc_place;
 
-/* Runs the operations one after the other, over and over, so that all see the same machine, then
- * reports each. shape: a JSON object, taken over. text: the shape for people. */
+/* Runs the operations and their ceilings one after the other, over and over, so that all see the
+ * same machine, then reports each. shape: a JSON object, taken over. text: the shape for people. */
 void mxc_take_turns(mxc_bench *bench, mxc_turn *turns, int count, cJSON *shape, const char *text);
-/* The same, timed in another way. */
+/* The same in another place. */
 void mxc_take_turns_at(mxc_bench *bench, const mxc_place *place, mxc_turn *turns, int count,
                        cJSON *shape, const char *text);
 

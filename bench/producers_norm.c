@@ -158,7 +158,7 @@ static void bench_norms(mxc_bench *b, const mxc_place *place, int64_t rows, int6
                    (long long)hidden, where);
     cJSON *again = cJSON_Duplicate(shape, 1);
     mxc_take_turns_at(b, place, turns, 4, shape, text);
-    if (place->ceiling.name)
+    if (place->cache)
         cJSON_Delete(again);
     else
         bench_backward(b, &x, weight, again, "its backward, dx in BF16 and MXFP8");

@@ -222,9 +222,19 @@ void mxc_bench_quantize(mxc_bench *b, mxattn_dtype wide, mxattn_block block)
                          .kernel = "quantize",
                          .isa = info.isa_name,
                          .bytes = (double)bytes};
-    row.ceiling = t.on_device ? mxc_device_copy_ceiling() : mxc_copy_ceiling(b->threads);
-    row.timing =
-        t.on_device ? mxc_device_time(run, &t, sets) : mxc_time(run, &t, sets, b->min_seconds);
+    if (t.on_device) {
+        row.ceiling = mxc_device_copy_ceiling();
+        row.timing = mxc_device_time(run, &t, sets);
+    } else {
+        mxc_limit limit = mxc_copy_limit(b->threads);
+        mxc_work works[2] = {{.run = run, .arg = &t, .sets = sets}, limit.work};
+        mxc_time_turns(works, 2, b->min_seconds);
+        row.timing = works[0].timing;
+        row.ceiling = mxc_limit_ceiling(&limit, &works[1]);
+        row.share = row.bytes / limit.amount * mxc_time_over(&works[1], &works[0]);
+        mxc_works_free(works, 2);
+        mxc_limit_free(&limit);
+    }
     mxc_bench_report(b, &problem, &row);
     release(&t, sets);
 }

@@ -41,6 +41,18 @@ void mxc_bench_head(const mxc_bench *bench)
     (void)printf("\n");
 }
 
+double mxc_limit_seconds(const mxc_bench *bench, double call_seconds)
+{
+    const double least = 1e-3, most = bench->min_seconds > 0.1 ? 0.1 : bench->min_seconds;
+    return call_seconds < least || most < least ? least : call_seconds > most ? most : call_seconds;
+}
+
+static double baseline_ratio(const mxc_bench_row *row, int i)
+{
+    return row->baseline_ratios ? row->baseline_ratios[i]
+                                : row->baseline_seconds[i] / row->timing.median;
+}
+
 static void print_row(const mxc_bench *bench, const mxc_bench_row *row, double rate, double share)
 {
     char range[40];
@@ -53,7 +65,9 @@ static void print_row(const mxc_bench *bench, const mxc_bench_row *row, double r
         (void)printf(" %8s", "-");
     for (int i = 0; i < bench->baseline_count && row->baseline_seconds; i++)
         if (row->baseline_seconds[i] > 0)
-            (void)printf(" %8.2fx", row->baseline_seconds[i] / row->timing.median);
+            (void)printf(" %8.2fx", baseline_ratio(row, i));
+    if (row->against)
+        (void)printf("  %.3fx the rate of %s", row->over, row->against);
     (void)printf("%s\n", row->flops > 0 ? "" : "  (GB/s)");
     (void)fflush(stdout);
 }
@@ -90,7 +104,7 @@ static void add_baselines(const mxc_bench *bench, const mxc_bench_row *row, cJSO
         cJSON_AddItemToArray(list, one);
         cJSON_AddStringToObject(one, "name", bench->baselines[i]->name);
         cJSON_AddNumberToObject(one, "ms", 1e3 * seconds);
-        cJSON_AddNumberToObject(one, "ratio", seconds / row->timing.median);
+        cJSON_AddNumberToObject(one, "ratio", baseline_ratio(row, i));
         if (best < 0 || seconds < row->baseline_seconds[best])
             best = i;
     }
@@ -101,7 +115,7 @@ static void add_baselines(const mxc_bench *bench, const mxc_bench_row *row, cJSO
     }
     cJSON_AddStringToObject(json, "baseline", bench->baselines[best]->name);
     cJSON_AddNumberToObject(json, "baseline_ms", 1e3 * row->baseline_seconds[best]);
-    cJSON_AddNumberToObject(json, "ratio", row->baseline_seconds[best] / row->timing.median);
+    cJSON_AddNumberToObject(json, "ratio", baseline_ratio(row, best));
 }
 
 void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
@@ -109,7 +123,9 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
 {
     double median = row->timing.median;
     double rate = (row->flops > 0 ? row->flops : row->bytes) / median;
-    double share = row->ceiling.name ? rate / row->ceiling.per_second : 0;
+    double share = row->share;
+    if (row->ceiling.name && share <= 0)
+        share = rate / row->ceiling.per_second;
     print_row(bench, row, 1e-9 * rate, share);
 
     cJSON *json = cJSON_CreateObject();
@@ -139,6 +155,10 @@ void mxc_bench_report(mxc_bench *bench, const mxattn_attention_problem *problem,
     if (row->workspace > 0)
         cJSON_AddNumberToObject(json, "workspace_bytes", row->workspace);
     add_baselines(bench, row, json);
+    if (row->against) {
+        cJSON_AddStringToObject(json, "against", row->against);
+        cJSON_AddNumberToObject(json, "rate_over", row->over);
+    }
     cJSON_AddStringToObject(json, "machine",
                             mxc_bench_on_device(bench->options->backend) ? mxc_device_name()
                                                                          : mxc_machine());

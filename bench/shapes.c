@@ -23,12 +23,30 @@ static void run(mxc_bench *b, const mxc_options *options, int backward)
     free(sizes.cu_seqlens);
 }
 
+/* Forward of two shapes in turns. */
+static void run_pair(mxc_bench *first, const mxc_options *a, mxc_bench *second,
+                     const mxc_options *b, const char *against)
+{
+    mxc_sizes sizes[2];
+    mxc_sizes_resolve(a, &sizes[0]);
+    mxc_sizes_resolve(b, &sizes[1]);
+    first->options = a;
+    first->sizes = &sizes[0];
+    second->options = b;
+    second->sizes = &sizes[1];
+    memset(first->baseline_seconds, 0, sizeof first->baseline_seconds);
+    memset(second->baseline_seconds, 0, sizeof second->baseline_seconds);
+    mxc_bench_pair(first, second, against);
+    free(sizes[0].cu_seqlens);
+    free(sizes[1].cu_seqlens);
+}
+
 static void run_square(mxc_bench *b, const mxc_options *options, int64_t seqlen, int64_t head_dim,
                        int causal, int backward)
 {
     mxc_options choice = *options;
     choice.seqlen = seqlen;
-    choice.heads = choice.kv_heads = 4;
+    choice.heads = choice.kv_heads = seqlen > 2048 ? 1 : 4;
     choice.head_dim = head_dim;
     choice.causal = causal;
     run(b, &choice, backward);
@@ -44,16 +62,17 @@ static void run_jagged(mxc_bench *b, const mxc_options *options)
     choice.lengths = "lognormal:16:2048";
     choice.heads = choice.kv_heads = 4;
     choice.head_dim = 128;
-    run(b, &choice, 0);
     mxc_sizes_resolve(&choice, &sizes);
     for (int64_t i = 0; i < sizes.batch; i++) {
         double length = sizes.cu_seqlens[i + 1] - sizes.cu_seqlens[i];
         squares += length * length;
     }
-    choice.lengths = NULL;
-    choice.seqlen = (int64_t)(sqrt(squares / (double)sizes.batch) + 0.5);
+    mxc_options dense = choice;
+    mxc_bench second = *b;
+    dense.lengths = NULL;
+    dense.seqlen = (int64_t)(sqrt(squares / (double)sizes.batch) + 0.5);
     free(sizes.cu_seqlens);
-    run(b, &choice, 0);
+    run_pair(b, &dense, &second, &choice, "dense");
 }
 
 static void run_decode(mxc_bench *b, const mxc_options *options, int64_t seqlen_q, int64_t heads)
@@ -82,18 +101,65 @@ static uint32_t machine_isa(void)
     return info.isa;
 }
 
-/* Forward of S = 2,048 on another number of threads, or on an older instruction set. */
-static void run_on(const mxc_bench *b, const mxc_options *options, int32_t threads, const char *isa)
+/* 8 query heads on 8 and on 2 kv heads. */
+static void run_grouped(mxc_bench *b, const mxc_options *options)
+{
+    mxc_options plain = *options, grouped;
+    mxc_bench second = *b;
+    plain.seqlen = 2048;
+    plain.heads = plain.kv_heads = 8;
+    plain.head_dim = 128;
+    grouped = plain;
+    grouped.kv_heads = 2;
+    run_pair(b, &plain, &second, &grouped, "ungrouped");
+}
+
+/* Forward of S = 2,048 on one thread and on two. */
+static void run_threads(const mxc_bench *b, const mxc_options *options)
+{
+    mxc_options one = *options, two;
+    one.seqlen = 2048;
+    one.heads = one.kv_heads = 4;
+    one.head_dim = 128;
+    one.threads = 1;
+    two = one;
+    two.threads = 2;
+    mxc_bench first = *b, second = *b;
+    mxattn_context *contexts[2] = {mxc_run_context(&one, 1), mxc_run_context(&two, 1)};
+    first.context = contexts[0];
+    first.threads = 1;
+    second.context = contexts[1];
+    second.threads = 2;
+    run_pair(&first, &one, &second, &two, "one thread");
+    mxattn_context_destroy(contexts[0]);
+    mxattn_context_destroy(contexts[1]);
+}
+
+/* The same on one thread and an older instruction set. */
+static void run_isa(const mxc_bench *b, const mxc_options *options, const char *isa)
 {
     mxc_options choice = *options;
     mxc_bench other = *b;
-    choice.threads = threads;
-    choice.isa = isa ? isa : options->isa;
+    choice.threads = 1;
+    choice.isa = isa;
     mxattn_context *context = mxc_run_context(&choice, 1);
     other.context = context;
-    other.threads = threads;
+    other.threads = 1;
     run_square(&other, &choice, 2048, 128, 0, 0);
     mxattn_context_destroy(context);
+}
+
+/* What a call costs whose operands lie in the cache. */
+static void run_short(const mxc_bench *b, const mxc_options *options)
+{
+    mxc_options choice = *options;
+    mxc_bench cached = *b;
+    cached.cached = 1;
+    cached.baseline_count = 0;
+    choice.seqlen = 16;
+    choice.heads = choice.kv_heads = 1;
+    choice.head_dim = 64;
+    run(&cached, &choice, 0);
 }
 
 void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
@@ -101,35 +167,24 @@ void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
     static const int64_t dims[] = {64, 96, 192, 256};
     static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
     const uint32_t machine = machine_isa();
-    mxc_options choice = *options;
     if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
         mxc_die("'shapes' is given beside lengths; it has shapes of its own");
     for (int backward = 0; backward <= 1; backward++)
         for (int causal = 0; causal <= 1; causal++)
-            for (int64_t seqlen = 512; seqlen <= 8192; seqlen *= 4)
+            for (int64_t seqlen = 512; seqlen <= 8192; seqlen *= 2)
                 run_square(b, options, seqlen, 128, causal, backward);
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         run_square(b, options, 2048, dims[i], 0, 0);
-    choice.seqlen = 2048;
-    choice.heads = 8;
-    choice.head_dim = 128;
-    for (int64_t kv_heads = 8; kv_heads >= 2; kv_heads /= 4) {
-        choice.kv_heads = kv_heads;
-        run(b, &choice, 0);
-    }
+    run_grouped(b, options);
     run_jagged(b, options);
     for (int64_t seqlen_q = 1; seqlen_q <= 16; seqlen_q *= 2)
         run_decode(b, options, seqlen_q, 8);
     run_decode(b, options, 1, 32);
-    choice.seqlen = 16; /* what a call costs */
-    choice.heads = choice.kv_heads = 1;
-    choice.head_dim = 64;
-    run(b, &choice, 0);
-    run_on(b, options, 1, NULL);
-    run_on(b, options, 2, NULL);
+    run_short(b, options);
+    run_threads(b, options);
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         if ((mxc_isa_mask(isas[i]) & ~machine) == 0)
-            run_on(b, options, 1, isas[i]);
+            run_isa(b, options, isas[i]);
 }
 
 void mxc_bench_long(mxc_bench *b, const mxc_options *options, int forward, int backward)
@@ -173,6 +228,14 @@ static double number(const cJSON *row, const char *name)
     return cJSON_GetNumberValue(cJSON_GetObjectItem(row, name));
 }
 
+/* Milliseconds of a row, were its ceiling `ceiling` GFLOP/s. WHY: a machine that others share runs
+ * at one speed for a while, then at another; a share is of one turn. */
+static double steady_ms(const cJSON *row, double ceiling)
+{
+    return number(row, "ms_median") * number(row, "gflops") /
+           (number(row, "ceiling_share") * ceiling);
+}
+
 /* 1 where row belongs to the fit of `op`, with or without a causal mask. */
 static int of_fit(const cJSON *row, const char *op, int causal)
 {
@@ -187,27 +250,27 @@ void mxc_bench_fit(mxc_bench *b, const char *op)
     for (int causal = 0; causal <= 1; causal++) {
         const cJSON *row;
         fit f = {0};
+        double ceiling = 0;
         int count = 0;
-        cJSON_ArrayForEach(row, b->rows)
+        cJSON_ArrayForEach(row, b->rows) if (of_fit(row, op, causal))
         {
-            if (!of_fit(row, op, causal))
-                continue;
-            fit_add(&f, number(cJSON_GetObjectItem(row, "shape"), "seqlen_q"),
-                    number(row, "ms_median"));
+            ceiling += number(row, "ceiling_gflops");
             count++;
         }
         if (count < 3)
             continue;
+        ceiling /= count;
+        cJSON_ArrayForEach(row, b->rows) if (of_fit(row, op, causal)) fit_add(
+            &f, number(cJSON_GetObjectItem(row, "shape"), "seqlen_q"), steady_ms(row, ceiling));
         fit_solve(&f);
-        (void)printf("%s%s from S = 2,048 on: ms = %.4g S^2 + %.4g S; residuals", op,
-                     causal ? ", causal" : "", f.a, f.b);
-        cJSON_ArrayForEach(row, b->rows)
+        (void)printf("%s%s from S = 2,048 on, at %.4g GFLOP/s of ceiling: ms = %.4g S^2 + %.4g S; "
+                     "residuals",
+                     op, causal ? ", causal" : "", ceiling, f.a, f.b);
+        cJSON_ArrayForEach(row, b->rows) if (of_fit(row, op, causal))
         {
-            if (!of_fit(row, op, causal))
-                continue;
             double length = number(cJSON_GetObjectItem(row, "shape"), "seqlen_q");
             double model = f.a * length * length + f.b * length;
-            (void)printf(" %.1f%%", 100 * (number(row, "ms_median") / model - 1));
+            (void)printf(" %.1f%%", 100 * (steady_ms(row, ceiling) / model - 1));
         }
         (void)printf("\n");
     }

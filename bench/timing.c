@@ -4,13 +4,18 @@
  */
 #include "timing.h"
 
+#include "error.h"
 #include "progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-enum { LEAST_REPETITIONS = 5, FEW_REPETITIONS = 2, MOST_REPETITIONS = 2000, LONG_SECONDS = 10 };
+enum { LEAST_TURNS = 5, FEW_TURNS = 2, MOST_TURNS = 2000, LONG_SECONDS = 10, MOST_CALLS = 10000 };
+
+static const double least_seconds = 1e-3; /* of one piece in one turn */
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -18,45 +23,75 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static mxc_timing timing_of(double *times, int n)
+static mxc_timing timing_of(const double *times, int n)
 {
-    qsort(times, (size_t)n, sizeof *times, compare_doubles);
-    double median = n % 2 ? times[n / 2] : (times[n / 2 - 1] + times[n / 2]) / 2;
-    return (mxc_timing){median, times[0], times[n - 1], n};
+    static double sorted[MOST_TURNS];
+    memcpy(sorted, times, (size_t)n * sizeof *times);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+    double median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return (mxc_timing){median, sorted[0], sorted[n - 1], n};
+}
+
+/* Every set once; gives the calls of a turn. */
+static int warm_up(const mxc_work *work, double min_seconds)
+{
+    const double start = mxc_seconds();
+    double last = work->seconds;
+    if (work->seconds >= 1)
+        return 1;
+    for (int set = 0; set < work->sets && mxc_seconds() - start < min_seconds + 1; set++) {
+        const double before = mxc_seconds();
+        work->run(work->arg, set);
+        last = mxc_seconds() - before;
+    }
+    if (min_seconds <= 0 || last >= least_seconds)
+        return 1;
+    return last * MOST_CALLS > least_seconds ? (int)ceil(least_seconds / last) : MOST_CALLS;
 }
 
 void mxc_time_turns(mxc_work *works, int count, double min_seconds)
 {
-    static double times[MXC_WORKS_MOST][MOST_REPETITIONS];
-    int n = 0;
+    int calls[MXC_WORKS_MOST], set[MXC_WORKS_MOST] = {0}, n = 0;
+    const int least = min_seconds > 0 ? LEAST_TURNS : FEW_TURNS;
     for (int i = 0; i < count; i++) {
-        double start = mxc_seconds();
-        for (int set = 0; set < works[i].sets && mxc_seconds() - start < min_seconds + 1; set++)
-            works[i].run(works[i].arg, set);
+        calls[i] = warm_up(&works[i], min_seconds);
+        works[i].times = mxc_tool_alloc(MOST_TURNS * sizeof *works[i].times);
     }
-    double start = mxc_seconds();
-    while (n < MOST_REPETITIONS) {
+    const double start = mxc_seconds();
+    while (n < MOST_TURNS) {
         for (int i = 0; i < count; i++) {
-            double before = mxc_seconds();
-            works[i].run(works[i].arg, n % works[i].sets);
-            times[i][n] = mxc_seconds() - before;
+            const double before = mxc_seconds();
+            for (int call = 0; call < calls[i]; call++) {
+                works[i].run(works[i].arg, set[i]);
+                set[i] = set[i] + 1 < works[i].sets ? set[i] + 1 : 0;
+            }
+            works[i].times[n] = (mxc_seconds() - before) / calls[i];
         }
         n++;
-        double spent = mxc_seconds() - start;
-        if (n >= LEAST_REPETITIONS && spent >= min_seconds * count)
+        const double spent = mxc_seconds() - start;
+        if (n >= least && spent >= min_seconds * count)
             break;
-        if (n >= FEW_REPETITIONS && spent >= LONG_SECONDS * count) /* each takes seconds */
+        if (n >= FEW_TURNS && spent >= LONG_SECONDS * count) /* each takes seconds */
             break;
     }
     for (int i = 0; i < count; i++)
-        works[i].timing = timing_of(times[i], n);
+        works[i].timing = timing_of(works[i].times, n);
 }
 
-mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds)
+double mxc_time_over(const mxc_work *a, const mxc_work *b)
 {
-    mxc_work one = {.run = work, .arg = arg, .sets = sets};
-    mxc_time_turns(&one, 1, min_seconds);
-    return one.timing;
+    static double ratios[MOST_TURNS];
+    for (int i = 0; i < a->timing.repetitions; i++)
+        ratios[i] = a->times[i] / b->times[i];
+    return timing_of(ratios, a->timing.repetitions).median;
+}
+
+void mxc_works_free(mxc_work *works, int count)
+{
+    for (int i = 0; i < count; i++) {
+        free(works[i].times);
+        works[i].times = NULL;
+    }
 }
 
 /* What Linux says of a level above the first, in bytes; 0 where it does not. WHY before sysconf:

@@ -13,23 +13,30 @@ typedef struct mxc_timing {
     int repetitions;
 } mxc_timing;
 
-/* Runs work(arg, set) with set = 0, 1, ... sets-1, 0, ...: each set is a copy of all buffers, so
- * that none is found in the cache. Once per set apart (warm-up), then at least 5 times (2 where
- * that takes more than 10 s) and for min_seconds. */
-mxc_timing mxc_time(void (*work)(void *arg, int set), void *arg, int sets, double min_seconds);
-
-/* One of several pieces of work that take turns, so that a noisy moment meets all of them. */
+/* One of several pieces of work that take turns, so that a noisy moment meets all of them. run(arg,
+ * set) is called with set = 0, 1, ... sets-1, 0, ...: each set is a copy of all buffers, so that
+ * none is found in the cache. */
 typedef struct mxc_work {
     void (*run)(void *arg, int set);
     void *arg;
     int sets;
+    double seconds;    /* of a call, where that is known: a long one is not warmed up again */
     mxc_timing timing; /* the result */
+    double *times;     /* of each turn, for mxc_time_over */
 } mxc_work;
 
-enum { MXC_WORKS_MOST = 4 };
+enum { MXC_WORKS_MOST = 12 };
 
-/* mxc_time of each of `count` pieces, min_seconds for each on average. */
+/* Once per set apart (warm-up), then each in turn: at least 5 turns (2 without min_seconds, or
+ * where they take more than 10 s each) and min_seconds for each piece on average. A piece shorter
+ * than a millisecond is called as often in a turn as fills one. */
 void mxc_time_turns(mxc_work *works, int count, double min_seconds);
+
+/* a's time over b's: the median over the turns. WHY not the ratio of medians: a machine that others
+ * share runs at one speed for a while, then at another; both are met in the same turn. */
+double mxc_time_over(const mxc_work *a, const mxc_work *b);
+
+void mxc_works_free(mxc_work *works, int count);
 
 /* Sets of `bytes` each that together exceed twice the last-level cache, but not memory_limit. */
 int mxc_rotation_sets(int64_t bytes, int64_t memory_limit);
