@@ -48,12 +48,15 @@ static mxattn_status check_seen(const run *r, mxa_batch *seen, const int32_t *cu
     const int of_k = side[1] == 'k';
     const int64_t tokens = of_k ? r->tokens_k : r->tokens_q;
     const int64_t most = of_k ? r->problem->max_seqlen_k : r->problem->max_seqlen_q;
-    char name[MXA_NAME_BYTES];
-    mxa_name_join(name, "cu_seqlens", side);
-    mxattn_status status = mxa_check_array(name, cu_seqlens, sizeof(int32_t), 0);
-    mxa_name_join(name, "seqused", side);
-    if (!status)
-        status = mxa_check_array(name, seqused, sizeof(int32_t), 0);
+    mxattn_status status = MXATTN_OK;
+    if (cu_seqlens || seqused) {
+        char name[MXA_NAME_BYTES];
+        mxa_name_join(name, "cu_seqlens", side);
+        status = mxa_check_array(name, cu_seqlens, sizeof(int32_t), 0);
+        mxa_name_join(name, "seqused", side);
+        if (!status)
+            status = mxa_check_array(name, seqused, sizeof(int32_t), 0);
+    }
     if (status)
         return status;
     if (r->jagged && r->batch > 0 && !seen->cu_seqlens) {
@@ -357,7 +360,8 @@ mxattn_status mxa_attention_take(const mxattn_plan *plan, const mxattn_attention
     if (!plan)
         return mxa_fail(MXATTN_ARGUMENT, "plan is NULL; it is required");
     mxattn_attention_args args;
-    mxattn_attention_args_init(&args);
+    if (!user || user->struct_size < sizeof args) /* else all of it is read */
+        mxattn_attention_args_init(&args);
     mxattn_status status = mxa_struct_read(&args, sizeof args, user, "args");
     if (status)
         return status;

@@ -34,7 +34,8 @@ mxattn_status mxa_check_array(const char *name, const void *data, size_t alignme
 mxattn_status mxa_tensor_read(const mxattn_tensor *user, const char *name, int32_t least,
                               int32_t most, mxattn_tensor *tensor)
 {
-    mxattn_tensor_init(tensor);
+    if (!user || user->struct_size < sizeof *tensor) /* else all of it is read */
+        mxattn_tensor_init(tensor);
     mxattn_status status = mxa_struct_read(tensor, sizeof *tensor, user, name);
     if (status)
         return status;
@@ -150,20 +151,20 @@ static mxattn_status check_memory(const mxa_tensor_rule *rule, const mxattn_tens
     if (!rule->any_stride && tensor->shape[last] > 1 && tensor->stride[last] != 1)
         return mxa_fail(MXATTN_LAYOUT, "%s.stride[%d] is %lld; the last dimension's stride is 1",
                         rule->name, (int)last, (long long)tensor->stride[last]);
-    view v = {.name = rule->name,
-              .part = "stride",
-              .count = tensor->ndim,
-              .unit_bytes = bytes,
-              .written = rule->written};
+    view v; /* WHY not initialised whole: a clear of such a size costs more than the check */
+    v.name = rule->name;
+    v.part = "stride";
+    v.count = tensor->ndim;
+    v.unit_bytes = bytes;
+    v.written = rule->written;
     memcpy(v.size, tensor->shape, sizeof v.size);
     memcpy(v.stride, tensor->stride, sizeof v.stride);
     mxattn_status status = check_view(&v);
-    if (!status) {
-        char name[MXA_NAME_BYTES];
-        mxa_name_join(name, rule->name, ".data");
-        status = mxa_check_array(name, tensor->data, (size_t)bytes, 1);
-    }
-    return status;
+    if (status || (tensor->data && (uintptr_t)tensor->data % (size_t)bytes == 0))
+        return status;
+    char name[MXA_NAME_BYTES];
+    mxa_name_join(name, rule->name, ".data");
+    return mxa_check_array(name, tensor->data, (size_t)bytes, 1);
 }
 
 /* First rows of the sequences in TILED scales, where the caller places them. */
@@ -232,12 +233,15 @@ mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_
     const int per_dim = axis == MXATTN_SEQ && scales->layout == MXATTN_LINEAR;
     const int64_t token_tiles = mxa_tiles(whole.tiled_rows), dim_tiles = mxa_tiles(whole.head_dim);
     /* In the order of the struct's members: stride_head, stride_row, stride_k. */
-    view v = {.name = name,
-              .part = "strides",
-              .count = 3,
-              .stride = {scales->stride_head, scales->stride_row, scales->stride_k},
-              .unit_bytes = tiled ? 512 : 1,
-              .written = written};
+    view v;
+    v.name = name;
+    v.part = "strides";
+    v.count = 3;
+    v.stride[0] = scales->stride_head;
+    v.stride[1] = scales->stride_row;
+    v.stride[2] = scales->stride_k;
+    v.unit_bytes = tiled ? 512 : 1;
+    v.written = written;
     v.size[0] = whole.heads;
     v.size[1] = tiled ? (axis == MXATTN_HDIM ? token_tiles : dim_tiles)
                       : (per_token ? whole.tokens : whole.blocks);
@@ -268,9 +272,11 @@ static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *ten
     if (!present && !empty)
         return mxa_fail(MXATTN_ARGUMENT, "%s.scales holds no data; %s blocks need a scale array",
                         rule->name, mxa_block_name(tensor->tags.block));
+    const int centred = (tensor->tags.flags & MXATTN_CENTRED) != 0;
+    if (!tensor->centre && !centred)
+        return MXATTN_OK;
     char name[MXA_NAME_BYTES];
     mxa_name_join(name, rule->name, ".centre");
-    const int centred = (tensor->tags.flags & MXATTN_CENTRED) != 0;
     if (tensor->centre && !centred)
         return mxa_fail(MXATTN_LAYOUT, "%s is set; its tags lack MXATTN_CENTRED", name);
     return mxa_check_array(name, tensor->centre, sizeof(float), centred && !empty);

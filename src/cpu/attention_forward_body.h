@@ -54,11 +54,12 @@ typedef struct group_range {
     int64_t low, high, full_low, full_high;
 } group_range;
 
-/* Keys of a block that a group works on, within the block; multiples of TILE_M. Vector j needs
- * those from begin to end[j], which never decreases; from plain to plain_end every lane sees all,
- * and no softcap changes their scores. */
+/* Keys of a block that a group works on, within the block; multiples of TILE_M. Vector j of the
+ * first `vectors`, which hold lanes, needs those from begin to end[j], which never decreases; from
+ * plain to plain_end every lane sees all, and no softcap changes their scores. */
 typedef struct key_range {
     int64_t begin, end[TILE_N];
+    int vectors;
     int64_t plain, plain_end;
 } key_range;
 
@@ -136,6 +137,14 @@ static void load_q_rows(const tile *t, int64_t head, int64_t row, int64_t count,
     }
 }
 
+/* Vectors that a group of `lanes` lanes is worked on: all, or the first one or two. */
+static inline int vectors_of(int64_t lanes)
+{
+    const int64_t filled = (lanes + VEC_LANES - 1) / VEC_LANES;
+
+    return MATRIX_UNITS > 1 || filled > 2 || filled > TILE_N ? TILE_N : (int)filled;
+}
+
 /* A group at a time: head by head, then turned over. */
 static void load_q(tile *t)
 {
@@ -146,12 +155,13 @@ static void load_q(tile *t)
         const int64_t heads = left < group ? left : group;
 
         if (left < TILE_LANES)
-            memset(t->rows, 0, (size_t)(TILE_LANES * t->dim_units) * sizeof(unit));
+            memset(t->rows + left * t->dim_units, 0,
+                   (size_t)((TILE_LANES - left) * t->dim_units) * sizeof(unit));
         for (int64_t h = 0; h < heads; h++)
             load_q_rows(t, lane_head(t, lane + h), lane_row(t, lane + h),
                         (left - h + group - 1) / group, t->rows + h * t->dim_units,
                         group * t->dim_units);
-        for (int part = 0; part < TILE_LANES; part += VEC_LANES)
+        for (int part = 0; part < vectors_of(left) * VEC_LANES; part += VEC_LANES)
             units_transpose(t->rows + part * t->dim_units, t->dim_units, t->dim_units,
                             t->q + lane * t->dim_units + part, TILE_LANES);
     }
@@ -272,9 +282,9 @@ static void scores(const tile *t, int64_t group, int64_t first_key, const key_ra
 
     for (int lane = 0; lane < TILE_LANES; lane++)
         highest[lane] = unused[lane] = -INFINITY;
-    for (int from = 0; from < TILE_N; from++)
+    for (int from = 0; from < keys->vectors; from++)
         for (; key < keys->end[from]; key += TILE_M)
-            scores_tile(from, t->k + key * t->dim_units, t->dim_units, q, units,
+            scores_tile(from, keys->vectors, t->k + key * t->dim_units, t->dim_units, q, units,
                         t->s + key * TILE_LANES,
                         keys->plain <= key && key < keys->plain_end ? highest : unused);
     if (keys->begin < keys->plain)
@@ -393,8 +403,8 @@ static void values(tile *t, int64_t group, const key_range *keys, int64_t padded
     for (int j = 0; j < TILE_N; j++)
         units[j] = (keys->end[j] - keys->begin) / UNIT_DEPTH;
     for (int64_t d = 0; d < t->dims_v; d += TILE_M)
-        values_tile(t->v + panel_unit(keys->begin, d, padded), panel_step(padded), p, units,
-                    t->kept[group] ? alpha : NULL, t->kept[group], o + d * TILE_LANES);
+        values_tile(keys->vectors, t->v + panel_unit(keys->begin, d, padded), panel_step(padded), p,
+                    units, t->kept[group] ? alpha : NULL, t->kept[group], o + d * TILE_LANES);
     t->kept[group] = 1;
 }
 
@@ -558,7 +568,7 @@ static key_range keys_of(const tile *t, int64_t group, const group_range *range,
                          int64_t padded)
 {
     const int32_t *high = t->high + group * TILE_LANES;
-    key_range keys = {0};
+    key_range keys = {.vectors = vectors_of(t->lanes - group * TILE_LANES)};
 
     keys.begin = clamp(range->low - first_key, 0, padded) / TILE_M * TILE_M;
     for (int j = 0; j < TILE_N; j++) {
@@ -568,6 +578,8 @@ static key_range keys_of(const tile *t, int64_t group, const group_range *range,
 
         keys.end[j] = clamp(mxa_round_up(high[lane] - first_key, TILE_M), keys.begin, padded);
     }
+    for (int j = 0; keys.vectors < TILE_N && j < TILE_N; j++)
+        keys.end[j] = j < keys.vectors ? keys.end[keys.vectors - 1] : keys.begin;
     keys.plain = keys.plain_end = keys.begin;
     if (t->job->softcap_log2 > 0.0f)
         return keys;

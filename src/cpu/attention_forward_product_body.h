@@ -12,11 +12,12 @@
 #include "cpu/vec_tile.h"
 
 #if defined(VEC_MATRIX)
-/* `from` is 0: a matrix product takes all lanes. */
-static void scores_tile(int from, const unit *k, int64_t k_step, const unit *q, int64_t units,
-                        float *s, float *highest)
+/* A matrix product takes all lanes: from is 0, end TILE_N. */
+static void scores_tile(int from, int end, const unit *k, int64_t k_step, const unit *q,
+                        int64_t units, float *s, float *highest)
 {
     (void)from;
+    (void)end;
     matrix_product(s, TILE_LANES, 0, k, k_step, q, TILE_LANES, units);
     VEC_UNROLL
     for (int j = 0; j < TILE_N; j++) {
@@ -29,21 +30,21 @@ static void scores_tile(int from, const unit *k, int64_t k_step, const unit *q, 
     }
 }
 #else
-/* TILE_M keys for the vectors from `from` on: their rows of S^T, and the column maxima so far. */
-VEC_INLINE void scores_tile_of(int from, const unit *k, int64_t k_step, const unit *q,
+/* TILE_M keys for the vectors [from, end): their rows of S^T, and the column maxima so far. */
+VEC_INLINE void scores_tile_of(int from, int end, const unit *k, int64_t k_step, const unit *q,
                                int64_t units, float *s, float *highest)
 {
     tile_sum sum;
 
     tile_zero(sum);
-    tile_dot_rows(sum, TILE_M, from, TILE_N, k, k_step, q, TILE_LANES, units);
+    tile_dot_rows(sum, TILE_M, from, end, k, k_step, q, TILE_LANES, units);
     VEC_UNROLL
     for (int i = 0; i < TILE_M; i++)
         VEC_UNROLL
-    for (int j = from; j < TILE_N; j++)
+    for (int j = from; j < end; j++)
         vec_store(s + i * TILE_LANES + j * VEC_LANES, sum[i][j]);
     VEC_UNROLL
-    for (int j = from; j < TILE_N; j++) {
+    for (int j = from; j < end; j++) {
         vec most = vec_load(highest + j * VEC_LANES);
 
         VEC_UNROLL
@@ -53,43 +54,43 @@ VEC_INLINE void scores_tile_of(int from, const unit *k, int64_t k_step, const un
     }
 }
 
-static VEC_NOINLINE void scores_tile_all(const unit *k, int64_t k_step, const unit *q,
-                                         int64_t units, float *s, float *highest)
-{
-    scores_tile_of(0, k, k_step, q, units, s, highest);
-}
+#define DEFINE_SCORES_TILE(name, from, end)                                                        \
+    static VEC_NOINLINE void scores_tile_##name(const unit *k, int64_t k_step, const unit *q,      \
+                                                int64_t units, float *s, float *highest)           \
+    {                                                                                              \
+        scores_tile_of(from, end, k, k_step, q, units, s, highest);                                \
+    }
 
-static VEC_NOINLINE void scores_tile_two(const unit *k, int64_t k_step, const unit *q,
-                                         int64_t units, float *s, float *highest)
-{
-    scores_tile_of(TILE_N - 2, k, k_step, q, units, s, highest);
-}
-
-static VEC_NOINLINE void scores_tile_last(const unit *k, int64_t k_step, const unit *q,
-                                          int64_t units, float *s, float *highest)
-{
-    scores_tile_of(TILE_N - 1, k, k_step, q, units, s, highest);
-}
+DEFINE_SCORES_TILE(all, 0, TILE_N)
+DEFINE_SCORES_TILE(last_two, TILE_N - 2, TILE_N)
+DEFINE_SCORES_TILE(last, TILE_N - 1, TILE_N)
+DEFINE_SCORES_TILE(first, 0, 1)
+DEFINE_SCORES_TILE(first_two, 0, 2)
 
 _Static_assert(TILE_N <= 4, "the last one, the last two, or all vectors: of four in pairs");
 
-static void scores_tile(int from, const unit *k, int64_t k_step, const unit *q, int64_t units,
-                        float *s, float *highest)
+static void scores_tile(int from, int end, const unit *k, int64_t k_step, const unit *q,
+                        int64_t units, float *s, float *highest)
 {
-    if (from == 0)
+    if (end == 1)
+        scores_tile_first(k, k_step, q, units, s, highest);
+    else if (end < TILE_N)
+        scores_tile_first_two(k, k_step, q, units, s, highest);
+    else if (from == 0)
         scores_tile_all(k, k_step, q, units, s, highest);
     else if (from == TILE_N - 1)
         scores_tile_last(k, k_step, q, units, s, highest);
     else
-        scores_tile_two(k, k_step, q, units, s, highest);
+        scores_tile_last_two(k, k_step, q, units, s, highest);
 }
 #endif
 
 /* alpha: the factor of what O is already, or NULL for 1; keep: 0 where O is nothing yet. */
 #if defined(VEC_MATRIX)
-static void values_tile(const unit *v, int64_t v_step, const unit *p, const int64_t *units,
+static void values_tile(int end, const unit *v, int64_t v_step, const unit *p, const int64_t *units,
                         const float *alpha, int keep, float *o)
 {
+    (void)end;
     for (int i = 0; alpha && keep && i < TILE_M; i++)
         VEC_UNROLL
     for (int j = 0; j < TILE_N; j++) {
@@ -100,25 +101,21 @@ static void values_tile(const unit *v, int64_t v_step, const unit *p, const int6
     matrix_product(o, TILE_LANES, keep, v, v_step, p, TILE_LANES, units[TILE_N - 1]);
 }
 #else
-/* TILE_M dimensions of O^T; vector j is contracted over units[j]. */
-static VEC_NOINLINE void values_tile(const unit *v, int64_t v_step, const unit *p,
-                                     const int64_t *units, const float *alpha, int keep, float *o)
+/* TILE_M dimensions of O^T, of the first `end` vectors; vector j is contracted over units[j]. */
+VEC_INLINE void values_tile_of(int end, const unit *v, const unit *p, const int64_t *units,
+                               const float *alpha, int keep, float *o)
 {
     tile_sum sum;
     int64_t done = 0;
 
-    (void)v_step;
-
-    if (keep)
-        VEC_UNROLL
+    VEC_UNROLL
     for (int i = 0; i < TILE_M; i++)
         VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++)
-        sum[i][j] = vec_load(o + i * TILE_LANES + j * VEC_LANES);
-    else tile_zero(sum);
+    for (int j = 0; j < end; j++)
+        sum[i][j] = keep ? vec_load(o + i * TILE_LANES + j * VEC_LANES) : vec_set(0.0f);
     if (alpha)
         VEC_UNROLL
-    for (int j = 0; j < TILE_N; j++) {
+    for (int j = 0; j < end; j++) {
         const vec factor = vec_load(alpha + j * VEC_LANES);
 
         VEC_UNROLL
@@ -126,12 +123,40 @@ static VEC_NOINLINE void values_tile(const unit *v, int64_t v_step, const unit *
             sum[i][j] = vec_mul(sum[i][j], factor);
     }
     VEC_UNROLL
-    for (int from = 0; from < TILE_N; from++) {
-        tile_dot_columns(sum, TILE_M, from, TILE_N, v + done * TILE_M, TILE_M,
-                         p + done * TILE_LANES, TILE_LANES, units[from] - done);
+    for (int from = 0; from < end; from++) {
+        tile_dot_columns(sum, TILE_M, from, end, v + done * TILE_M, TILE_M, p + done * TILE_LANES,
+                         TILE_LANES, units[from] - done);
         done = units[from];
     }
-    tile_store(o, TILE_LANES, sum);
+    VEC_UNROLL
+    for (int i = 0; i < TILE_M; i++)
+        VEC_UNROLL
+    for (int j = 0; j < end; j++)
+        vec_store(o + i * TILE_LANES + j * VEC_LANES, sum[i][j]);
+}
+
+#define DEFINE_VALUES_TILE(name, end)                                                              \
+    static VEC_NOINLINE void values_tile_##name(const unit *v, const unit *p,                      \
+                                                const int64_t *units, const float *alpha,          \
+                                                int keep, float *o)                                \
+    {                                                                                              \
+        values_tile_of(end, v, p, units, alpha, keep, o);                                          \
+    }
+
+DEFINE_VALUES_TILE(all, TILE_N)
+DEFINE_VALUES_TILE(first, 1)
+DEFINE_VALUES_TILE(first_two, 2)
+
+static void values_tile(int end, const unit *v, int64_t v_step, const unit *p, const int64_t *units,
+                        const float *alpha, int keep, float *o)
+{
+    (void)v_step;
+    if (end == 1)
+        values_tile_first(v, p, units, alpha, keep, o);
+    else if (end < TILE_N)
+        values_tile_first_two(v, p, units, alpha, keep, o);
+    else
+        values_tile_all(v, p, units, alpha, keep, o);
 }
 #endif
 
