@@ -30,6 +30,27 @@ enum {
     SUM_VECTORS = 8       /* vectors of O in registers at a time */
 };
 
+/* Memory that the next keys lie in, asked for by two loops over a step's keys: `lines` lines for
+ * each key. WHY spread so: memory is never asked for more than it can hold open while nothing is
+ * computed. An address, not a pointer: the last ones may lie behind the tensor. */
+typedef struct ask {
+    uintptr_t from;
+    int64_t key_step, loop_step, lines;
+} ask;
+
+/* What loop `loop` of the two asks for at `keys` keys from `key` on. WHY inline: gcc 12 takes a
+ * function that only prefetches for one without effect and drops its calls. */
+VEC_INLINE void ask_lines(const ask *a, int loop, int64_t key, int64_t keys)
+{
+    uintptr_t at = a->from + (uintptr_t)(loop * a->loop_step + key * a->key_step);
+
+    for (int64_t i = 0; i < keys; i++, at += (uintptr_t)a->key_step) {
+        vec_prefetch_second((const void *)at);
+        for (int64_t line = 1; line < a->lines; line++)
+            vec_prefetch_second((const void *)(at + (uintptr_t)line * 64));
+    }
+}
+
 /* One part under way, of kv head t->kv_head. */
 typedef struct part {
     const tile *t;
@@ -45,29 +66,9 @@ typedef struct part {
     uint16_t *half;   /* what attention_forward_decode_half_body.h works on */
     float *factors, *weights;
 #endif
-    const uint8_t **asks; /* (asks_most): lines that the next keys lie in */
-    int64_t asks_most;    /* ASK_LOOPS * STEP_KEYS times some */
+    ask k_ask, v_ask;
+    int64_t k_next, v_next; /* from a row of this head to the same of the one that comes after it */
 } part;
-
-/* Loops over a step's keys that ask, so that memory is never asked for more than it can hold open
- * while nothing is computed: decoding k, its products, decoding v, its products. */
-enum { ASK_LOOPS = 4 };
-
-static int64_t lines_of(int64_t bytes)
-{
-    return (bytes + 63) / 64;
-}
-
-/* Asks for the lines of loop `loop` (below ASK_LOOPS) at `keys` keys from `key` on. WHY inline: gcc
- * 12 takes a function that only prefetches for one without effect and drops its calls. */
-VEC_INLINE void ask_lines(const part *p, int loop, int64_t key, int64_t keys)
-{
-    const int64_t each = p->asks_most / (ASK_LOOPS * STEP_KEYS);
-    const uint8_t *const *at = p->asks + (loop * STEP_KEYS + key) * each;
-
-    for (int64_t i = 0; i < keys * each; i++)
-        vec_prefetch_second(at[i]);
-}
 
 /* Places the scratch of a part; returns its bytes. */
 static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_t head_dim_v)
@@ -79,9 +80,6 @@ static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_
     p->k = carve(base, &at, STEP_KEYS * p->dims);
     p->v = carve(base, &at, STEP_KEYS * p->dims_v);
     p->s = carve(base, &at, DECODE_LANES * STEP_KEYS);
-    p->asks_most = mxa_round_up(STEP_KEYS * (lines_of(head_dim) + lines_of(head_dim_v)),
-                                ASK_LOOPS * STEP_KEYS);
-    p->asks = carve(base, &at, p->asks_most * 2);
 #ifdef VEC_HALVES
     const int64_t most = head_dim > head_dim_v ? head_dim : head_dim_v;
     const int64_t width = mxa_round_up(most, HALF_CODES);
@@ -481,47 +479,48 @@ static void heads_first(const part_heads *heads, tile *t)
     t->kv_head = 0;
 }
 
-/* Puts down the lines of one run of memory; returns how many are put down by now. */
-static int64_t ask_run(const part *p, int64_t count, const uint8_t *at, int64_t bytes)
+/* A head's share of the STEP_KEYS rows of all heads from `first` on, in the order in which they
+ * lie; of its own head where a token's heads do not follow the token before. */
+static ask ask_of(const part *p, const mxa_operand *operand, const mxattn_tensor *tensor,
+                  int64_t first)
 {
     enum { LINE = 64 };
-
-    for (int64_t i = 0; i < bytes && count < p->asks_most; i += LINE)
-        p->asks[count++] = at + i;
-    return count;
-}
-
-/* All heads of tokens [first, end) in the order in which they lie. */
-static int64_t ask_rows(const part *p, int64_t count, const mxa_operand *operand,
-                        const mxattn_tensor *tensor, int64_t first, int64_t end)
-{
-    const int64_t heads = tensor->shape[2], next = tensor->stride[2], dims = operand->dims;
-    const int together = next == dims;
-
-    for (int64_t token = first; token < end; token++) {
-        const uint8_t *row = operand->payload + token * operand->token_stride;
-
-        for (int64_t head = 0; !together && head < heads; head++)
-            count = ask_run(p, count, row + head * next, dims);
-        if (together)
-            count = ask_run(p, count, row, heads * dims);
-    }
-    return count;
-}
-
-/* What is asked for while a head's keys are worked on: its share of the STEP_KEYS rows of all heads
- * from `first` on, as far as there are any. */
-static void ask_share(const part *p, const part_heads *heads, int64_t first)
-{
     const tile *t = p->t;
-    const int64_t kv_heads = t->job->problem->kv_heads, used = t->job->sequences_k[t->b].used;
-    const int64_t from = first + STEP_KEYS * t->kv_head / kv_heads;
-    const int64_t to = first + STEP_KEYS * (t->kv_head + 1) / kv_heads, end = to < used ? to : used;
-    int64_t count = ask_rows(p, 0, &heads->k, &t->job->k, from, end);
+    const int64_t heads = tensor->shape[2], dims = operand->dims, step = operand->token_stride;
+    const int64_t share = STEP_KEYS * dims;
+    ask a = {.from = (uintptr_t)p->k, .lines = (share / (2 * STEP_KEYS) + LINE - 1) / LINE};
 
-    count = ask_rows(p, count, &heads->v, &t->job->v, from, end);
-    for (; count < p->asks_most; count++)
-        p->asks[count] = (const uint8_t *)p->asks; /* near already */
+    if (first >= t->job->sequences_k[t->b].used)
+        return a;             /* near already */
+    if (operand->scale_first) /* a head's share of the scales, or all, where tokens have the same */
+        vec_prefetch_second(operand->scale_first + first / MXA_BLOCK * operand->scale_block +
+                            STEP_KEYS * t->kv_head / heads * operand->scale_token);
+    a.from = (uintptr_t)operand->payload + (uintptr_t)(first * step);
+    if (step != heads * dims || tensor->stride[2] != dims) {
+        a.key_step = step;
+        a.loop_step = a.lines * LINE;
+        return a;
+    }
+    a.from += (uintptr_t)(t->kv_head * (share - dims)); /* payload is this head's */
+    a.key_step = share / (2 * STEP_KEYS);
+    a.loop_step = share / 2;
+    return a;
+}
+
+/* What is asked for while a head's keys are worked on: into the second cache, of the keys from
+ * `ahead` on; into the first, these keys of the next head. */
+static void ask_share(part *p, int64_t ahead)
+{
+    const mxa_forward_job *job = p->t->job;
+    const mxa_operand *k = &p->t->k_operand, *v = &p->t->v_operand;
+    const int64_t last = job->problem->kv_heads - 1;
+
+    p->k_ask = ask_of(p, k, &job->k, ahead);
+    p->v_ask = ask_of(p, v, &job->v, ahead);
+    p->k_next = p->t->kv_head < last ? job->k.stride[2]
+                                     : STEP_KEYS * k->token_stride - last * job->k.stride[2];
+    p->v_next = p->t->kv_head < last ? job->v.stride[2]
+                                     : STEP_KEYS * v->token_stride - last * job->v.stride[2];
 }
 
 /* Task: part task - first_part[b] of sequence b. */
@@ -556,7 +555,7 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
         for (heads_first(&heads, &t); t.kv_head < kv_heads; heads_move(&heads, &t)) {
             part_result(&p, index);
             p.q = part_q(&p);
-            ask_share(&p, &heads, ahead);
+            ask_share(&p, ahead);
             part_advance(&p, begin, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
         }
     }

@@ -35,15 +35,18 @@ enum {
  * load
  * --------------------------------------------------------------------------------------------- */
 
-/* `groups` times HALF_CODES codes of each of `count` rows. */
-VEC_INLINE void half_codes(const part *p, int loop, const mxa_operand *operand, int64_t first,
-                           int64_t count, int64_t groups, half_flags *largest)
+/* `groups` times HALF_CODES codes of each of `count` rows; asks for the rows `next` bytes on. */
+VEC_INLINE void half_codes(const part *p, const ask *a, int64_t next, const mxa_operand *operand,
+                           int64_t first, int64_t count, int64_t groups, half_flags *largest)
 {
     const uint8_t *codes = operand->payload + first * operand->token_stride;
     uint16_t *out = p->half;
 
     for (int64_t t = 0; t < count; t++, codes += operand->token_stride, out += HALF_CODES) {
-        ask_lines(p, loop, t, 1);
+        ask_lines(a, 0, t, 1);
+        VEC_UNROLL
+        for (int64_t c = 0; c < groups * HALF_CODES; c += 64)
+            vec_prefetch((const void *)((uintptr_t)codes + (uintptr_t)(next + c)));
         VEC_UNROLL
         for (int64_t c = 0; c < groups; c++)
             halves_from_e4m3(codes + c * HALF_CODES, out + c * HALF_ROW, largest);
@@ -51,8 +54,8 @@ VEC_INLINE void half_codes(const part *p, int loop, const mxa_operand *operand, 
 }
 
 /* Rows of tokens [first, first+count), zeros behind. Returns 0 when one holds a NaN. */
-static VEC_NOINLINE int half_rows(const part *p, int loop, const mxa_operand *operand,
-                                  int64_t first, int64_t count)
+static VEC_NOINLINE int half_rows(const part *p, const ask *a, int64_t next,
+                                  const mxa_operand *operand, int64_t first, int64_t count)
 {
     uint16_t *const out = p->half;
     const int64_t dims = operand->dims, whole = dims / HALF_CODES, rest = dims % HALF_CODES;
@@ -62,9 +65,9 @@ static VEC_NOINLINE int half_rows(const part *p, int loop, const mxa_operand *op
         memset(out + c * HALF_ROW + count * HALF_CODES, 0,
                (size_t)((STEP_KEYS - count) * HALF_CODES) * sizeof(*out));
     if (whole == 128 / HALF_CODES)
-        half_codes(p, loop, operand, first, count, 128 / HALF_CODES, &largest);
+        half_codes(p, a, next, operand, first, count, 128 / HALF_CODES, &largest);
     else
-        half_codes(p, loop, operand, first, count, whole, &largest);
+        half_codes(p, a, next, operand, first, count, whole, &largest);
     for (int64_t t = 0; rest && t < count; t++) {
         uint8_t some[HALF_CODES] = {0};
 
@@ -139,23 +142,29 @@ static VEC_NOINLINE int half_factors(const mxa_operand *operand, int64_t first, 
     const uint8_t *scales = operand->scale_first + first / MXA_BLOCK * operand->scale_block;
     ivec large = ivec_set(0), small = ivec_set(0);
 
+    const int same = operand->scale_token == 0; /* as of square blocks */
+
     for (int64_t b = 0; b * MXA_BLOCK < width; b += SCALES_OF_WORD) {
         uint32_t words[STEP_KEYS];
+        vec factor[SCALES_OF_WORD];
 
-        half_scales(operand, scales, count, b, words);
+        half_scales(operand, scales, same ? 1 : count, b, words);
         for (int64_t t = 0; t < STEP_KEYS; t += VEC_LANES) {
-            const ivec word = ivec_load((const int32_t *)(const void *)words + t);
-            float *out = factors + b * STEP_KEYS + t;
+            const ivec word = same ? ivec_set((int32_t)words[0])
+                                   : ivec_load((const int32_t *)(const void *)words + t);
 
-            VEC_UNROLL
+            if (t == 0 || !same)
+                VEC_UNROLL
             for (int i = 0; i < SCALES_OF_WORD; i++) {
                 const ivec scale = ivec_and(ivec_shr(word, 8 * i), ivec_set(0xff));
 
                 large = ivec_or(large, ivec_add(scale, ivec_set(9))); /* beyond 246: bit 8 */
                 small = ivec_or(small, ivec_add(scale, ivec_set(-SMALL_SCALE)));
-                vec_store(out + i * STEP_KEYS,
-                          vec_from_bits(ivec_shl(ivec_add(scale, ivec_set(8)), 23)));
+                factor[i] = vec_from_bits(ivec_shl(ivec_add(scale, ivec_set(8)), 23));
             }
+            VEC_UNROLL
+            for (int i = 0; i < SCALES_OF_WORD; i++)
+                vec_store(factors + (b + i) * STEP_KEYS + t, factor[i]);
         }
     }
     if (mask_any(ivec_less(ivec_set(0), ivec_and(large, ivec_set(0x100)))))
@@ -239,7 +248,7 @@ VEC_INLINE void half_dots(const part *p, const float *q, int64_t count, int lane
         const float *factors = p->factors + first;
         vec sum[VEC_LANES];
 
-        ask_lines(p, 1, first, keys);
+        ask_lines(&p->k_ask, 1, first, keys);
         VEC_UNROLL
         for (int i = 0; i < VEC_LANES; i++)
             sum[i] = vec_set(0.0f);
@@ -345,7 +354,7 @@ VEC_INLINE void half_values_some(const part *p, float *o, const float *alpha, co
         vec x[HALF_SUMS];
 
         if (asks)
-            ask_lines(p, 3, key, 1);
+            ask_lines(&p->v_ask, 1, key, 1);
         VEC_UNROLL
         for (int i = 0; i < vectors; i++)
             x[i] = vec_from_half(v + i / HALF_VECTORS * HALF_ROW + i % HALF_VECTORS * VEC_LANES);
@@ -436,11 +445,13 @@ static int half_step(const part *p, int64_t first, int64_t count)
     const half_kernels *kernels = &half_kernels_of[__builtin_ctzll((uint64_t)lanes)];
     const mxa_operand *k = &p->t->k_operand, *v = &p->t->v_operand;
 
-    if (!half_rows(p, 0, k, first, count) || !half_factors(k, first, count, 0, p->factors))
+    if (!half_rows(p, &p->k_ask, p->k_next, k, first, count) ||
+        !half_factors(k, first, count, 0, p->factors))
         return 0;
     for (int64_t group = 0; group * lanes < padded; group++)
         kernels->dots(p, group, count);
-    if (!half_rows(p, 2, v, first, count) || !half_factors(v, first, count, 1, p->factors))
+    if (!half_rows(p, &p->v_ask, p->v_next, v, first, count) ||
+        !half_factors(v, first, count, 1, p->factors))
         return 0;
     for (int64_t group = 0; group * lanes < padded; group++)
         kernels->values(p, group, first, count);
