@@ -60,8 +60,11 @@ void mxc_bench_pair(mxc_bench *first, mxc_bench *second, const char *against);
 /* Quantization of a tensor of q's shape out of float32 or bfloat16. */
 void mxc_bench_quantize(mxc_bench *bench, mxattn_dtype wide, mxattn_block block);
 
-/* Forward and backward over the shapes that docs/benchmarking.md has goals for, and forward of one
- * of them on one and two threads and on each instruction set. */
+/* Forward and backward over lengths from 512 to 8,192, with and without a causal mask. */
+void mxc_bench_lengths(mxc_bench *bench, const mxc_options *options);
+
+/* Forward over the other shapes that docs/benchmarking.md has goals for, and of one of them on one
+ * and two threads and on each instruction set. */
 void mxc_bench_shapes(mxc_bench *bench, const mxc_options *options);
 
 /* Lengths 16,384 to 65,536, without mask, baselines or quantization in the call. */

@@ -162,17 +162,27 @@ static void run_short(const mxc_bench *b, const mxc_options *options)
     run(&cached, &choice, 0);
 }
 
+static void refuse_lengths(const mxc_options *options, const char *op)
+{
+    if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
+        mxc_die("'%s' is given beside lengths; it has shapes of its own", op);
+}
+
+void mxc_bench_lengths(mxc_bench *b, const mxc_options *options)
+{
+    refuse_lengths(options, "lengths");
+    for (int backward = 0; backward <= 1; backward++)
+        for (int causal = 0; causal <= 1; causal++)
+            for (int64_t seqlen = 512; seqlen <= 8192; seqlen *= 2)
+                run_square(b, options, seqlen, 128, causal, backward);
+}
+
 void mxc_bench_shapes(mxc_bench *b, const mxc_options *options)
 {
     static const int64_t dims[] = {64, 96, 192, 256};
     static const char *const isas[] = {"portable", "avx2", "avx512", "avx512bf16", "amx"};
     const uint32_t machine = machine_isa();
-    if (options->seqlen || options->seqlen_q || options->seqlen_k || options->lengths)
-        mxc_die("'shapes' is given beside lengths; it has shapes of its own");
-    for (int backward = 0; backward <= 1; backward++)
-        for (int causal = 0; causal <= 1; causal++)
-            for (int64_t seqlen = 512; seqlen <= 8192; seqlen *= 2)
-                run_square(b, options, seqlen, 128, causal, backward);
+    refuse_lengths(options, "shapes");
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         run_square(b, options, 2048, dims[i], 0, 0);
     run_grouped(b, options);

@@ -16,9 +16,19 @@
 #include <string.h>
 
 enum { KEY_JSON = 0x100, KEY_SWEEP, KEY_MIN_TIME, KEY_NO_BASELINE, CHILDREN = 4 };
-/* Producers and shapes have sizes of their own, and take their time: only when asked for, by name
- * or with all the rest by an `all` that names no sizes. */
-enum { FORWARD = 1, BACKWARD = 2, QUANTIZE = 4, ALL = 7, PRODUCERS = 8, SHAPES = 16, WHOLE = 32 };
+/* Producers, lengths and shapes have sizes of their own, and take their time: only when asked for,
+ * by name or with all the rest by an `all` that names no sizes. */
+enum {
+    FORWARD = 1,
+    BACKWARD = 2,
+    QUANTIZE = 4,
+    ALL = 7,
+    PRODUCERS = 8,
+    SHAPES = 16,
+    LENGTHS = 32,
+    OWN = PRODUCERS | SHAPES | LENGTHS,
+    WHOLE = 64
+};
 
 typedef struct arguments {
     int ops; /* a mask; 0: not given */
@@ -30,8 +40,9 @@ typedef struct arguments {
 static void set_op(arguments *a, const char *text)
 {
     static const char *const names[] = {"all",       "forward", "backward", "quantize",
-                                        "producers", "shapes",  NULL};
-    static const int masks[] = {ALL | WHOLE, FORWARD, BACKWARD, QUANTIZE, PRODUCERS, SHAPES};
+                                        "producers", "shapes",  "lengths",  NULL};
+    static const int masks[] = {ALL | WHOLE, FORWARD, BACKWARD, QUANTIZE,
+                                PRODUCERS,   SHAPES,  LENGTHS};
     a->ops |= masks[mxc_parse_choice("the operation", text, names)];
 }
 
@@ -81,12 +92,12 @@ static const struct argp argp = {
     .options = own_options,
     .parser = parse,
     .children = children,
-    .args_doc = "[forward|backward|quantize|producers|shapes|all]",
+    .args_doc = "[forward|backward|quantize|producers|lengths|shapes|all]",
     .doc =
         "Verifies each operation, then times it: median, least and most, and the share of what "
         "this machine can do, measured in the same run; then each baseline's time over ours. `all` "
         "without "
-        "lengths takes producers and shapes too. With "
+        "lengths takes `producers`, `lengths` and `shapes` too. With "
         "--backend cuda: on device 0, sustained (0.1 s of calls, then 40), by the device's clock.\v"
         "Example: mxattn bench all --seqlen 2048 --heads 8 --head-dim 128 --causal --json "
         "bench.json"};
@@ -171,12 +182,12 @@ int mxc_verb_bench(int argc, char **argv)
                    .rows = cJSON_CreateArray()};
     const int on_device = mxc_bench_on_device(options.backend);
     if ((ops & WHOLE) && !sized && !on_device && !a.sweep)
-        ops |= PRODUCERS | SHAPES;
-    if (on_device && (ops & (PRODUCERS | SHAPES)))
-        mxc_die(
-            "producers or shapes is given beside --backend cuda; bench/gpu.py times producers on a "
-            "device");
-    if (!a.no_baseline && !on_device && (ops & (FORWARD | BACKWARD | SHAPES)))
+        ops |= OWN;
+    if (on_device && (ops & OWN))
+        mxc_die("producers, lengths or shapes is given beside --backend cuda; bench/gpu.py times "
+                "producers on a "
+                "device");
+    if (!a.no_baseline && !on_device && (ops & (FORWARD | BACKWARD | SHAPES | LENGTHS)))
         open_baselines(&b);
     if (a.sweep)
         bench_sweep(&b, ops, &options);
@@ -184,6 +195,8 @@ int mxc_verb_bench(int argc, char **argv)
         bench_shape(&b, ops, &options);
     if (ops & PRODUCERS)
         mxc_bench_producers(&b);
+    if (ops & LENGTHS)
+        mxc_bench_lengths(&b, &options);
     if (ops & SHAPES)
         mxc_bench_shapes(&b, &options);
     if (json) {
