@@ -71,16 +71,25 @@ static inline void bytes_transpose(const uint8_t *from, int64_t from_stride, uin
     }
 }
 
-static inline void bytes_transpose_lines(const uint8_t *from, int64_t from_stride, int64_t width,
-                                         uint8_t *to, int64_t to_stride)
+static inline void bytes_transpose_lines(const uint8_t *from, int64_t from_stride, int64_t rows,
+                                         int64_t width, uint8_t *to, int64_t to_stride)
 {
+    enum { ROWS_MOST = 256 };
+    _Alignas(32) uint8_t lines[16][ROWS_MOST];
     for (int64_t j = 0; j < width; j += 16, from += 16) {
-        __m256i upper[16], lower[16];
-        bytes_turn(from, from_stride, upper);
-        bytes_turn(from + 32 * from_stride, from_stride, lower);
+        for (int64_t s = 0; s < rows; s += 32) {
+            __m256i a[16];
+            bytes_turn(from + s * from_stride, from_stride, a);
+            for (int i = 0; i < 16; i++) {
+                _mm256_store_si256((__m256i *)(void *)(lines[i] + s), a[i]);
+            }
+        }
         for (int i = 0; i < 16; i++, to += to_stride) {
-            _mm256_stream_si256((__m256i *)(void *)to, upper[i]);
-            _mm256_stream_si256((__m256i *)(void *)(to + 32), lower[i]);
+            for (int64_t s = 0; s < rows; s += 32) {
+                _mm256_stream_si256(
+                    (__m256i *)(void *)(to + s),
+                    _mm256_load_si256((const __m256i *)(const void *)(lines[i] + s)));
+            }
         }
     }
 }

@@ -53,11 +53,13 @@ static int64_t total_blocks(const mxa_batch *batch)
     return blocks;
 }
 
-static int64_t make_ranges(const mxa_batch *batch, range ranges[MXA_RANGES_MOST])
+static int64_t make_ranges(const mxa_batch *batch, int64_t together, range ranges[MXA_RANGES_MOST])
 {
     int64_t total = total_blocks(batch), count = 0, next = 0;
     int64_t size = (total + MXA_RANGES_MOST - 1) / MXA_RANGES_MOST;
-    size += size > 1 && size % 2; /* an even number: two blocks are 64 tokens, one line of bytes */
+    if (size > 1) {
+        size = (size + together - 1) / together * together;
+    }
     mxa_sequence sequence;
     memset(&sequence, 0, sizeof sequence);
     for (int64_t b = 0; b < batch->batch; b++) {
@@ -103,8 +105,14 @@ static void run_task(void *arg, int64_t task, int32_t worker)
 void mxa_parallel_blocks(const mxattn_context *context, const mxa_batch *batch, int64_t heads,
                          int64_t head_dim, mxa_block_fn fn, void *arg)
 {
+    mxa_parallel_runs(context, batch, 2, heads, head_dim, fn, arg);
+}
+
+void mxa_parallel_runs(const mxattn_context *context, const mxa_batch *batch, int64_t together,
+                       int64_t heads, int64_t head_dim, mxa_block_fn fn, void *arg)
+{
     job j = {.batch = batch, .fn = fn, .arg = arg, .heads = heads};
-    int64_t ranges = make_ranges(batch, j.ranges);
+    int64_t ranges = make_ranges(batch, together, j.ranges);
     if (ranges == 0 || heads == 0) {
         return;
     }

@@ -32,4 +32,9 @@ typedef void (*mxa_block_fn)(void *arg, const mxa_block_at *at, int64_t head, in
 void mxa_parallel_blocks(const mxattn_context *context, const mxa_batch *batch, int64_t heads,
                          int64_t head_dim, mxa_block_fn fn, void *arg);
 
+/* The same; the ranges of a large batch are multiples of `together` blocks. 2 without it: 64
+ * tokens, a line of bytes. */
+void mxa_parallel_runs(const mxattn_context *context, const mxa_batch *batch, int64_t together,
+                       int64_t heads, int64_t head_dim, mxa_block_fn fn, void *arg);
+
 #endif

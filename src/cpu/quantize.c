@@ -26,7 +26,8 @@ enum {
     /* WHY: each dim of a transposed payload lies on a page of its own. A range of blocks is written
      * for so many before the next, and the machine still knows where their pages are. A multiple of
      * 128: units of tiled scales. */
-    TURNED_DIMS = 512
+    TURNED_DIMS = 512,
+    TURN_BLOCKS = 8 /* 256 tokens: four lines of each transposed row */
 };
 
 typedef struct quantize_job {
@@ -184,7 +185,7 @@ static void write_strip(const quantize_job *job, const mxa_block_at *at, int64_t
 }
 
 /* ------------------------------------------------------------------------------------------------
- * turns: two blocks at a time, whose transposed rows are whole lines
+ * turns: two or eight blocks at a time, whose transposed rows are whole lines
  * --------------------------------------------------------------------------------------------- */
 
 static int is_line(const void *at, int64_t stride)
@@ -192,41 +193,55 @@ static int is_line(const void *at, int64_t stride)
     return (uintptr_t)at % LINE == 0 && stride % LINE == 0;
 }
 
-/* 1 where blocks `block` and the next of a task are written at once, in lines: `block` is even,
- * and both are whole. `block` is at->block or the one before it. */
-static int is_turn(const quantize_job *job, const mxa_block_at *at, int64_t block, int64_t head)
+/* Blocks that are written at once with this one: the aligned TURN_BLOCKS of its sequence it is in,
+ * as far as its task has them, all of them or a pair; 1 where it is written alone. *first becomes
+ * the first of them. */
+static int64_t turn_of(const quantize_job *job, const mxa_block_at *at, int64_t head,
+                       int64_t *first)
 {
     const mxattn_tensor *to = &job->call->quantized;
     const mxa_sequence *seq = &at->sequence;
-    const int64_t s = block * MXA_BLOCK, second = block + 1 - at->block;
     const int whole = (to->tags.flags & (MXATTN_FOLDED | MXATTN_FOLDED_TOKEN)) != 0;
-    return block % 2 == 0 && second < at->left && block - at->block + at->before >= 0 &&
-           s + 2 * MXA_BLOCK <= seq->length && !whole && to->shape[3] % LINE == 0 &&
-           is_line((uint8_t *)to->data + mxa_tensor_index(to, seq, s, head, 0), to->stride[1]) &&
-           is_line(transposed_at(job->call, seq, s, head, 0), job->call->transposed.stride[2]);
+    const int64_t even = (at->block & ~(int64_t)1) * MXA_BLOCK;
+    *first = at->block;
+    if (whole || to->shape[3] % LINE != 0 ||
+        !is_line((uint8_t *)to->data + mxa_tensor_index(to, seq, even, head, 0), to->stride[1]) ||
+        !is_line(transposed_at(job->call, seq, even, head, 0), job->call->transposed.stride[2]))
+        return 1;
+    for (int64_t count = TURN_BLOCKS; count > 1; count = count > 2 ? 2 : 1) {
+        const int64_t block = at->block / count * count;
+        if (at->block - block <= at->before && block + count - at->block <= at->left &&
+            (block + count) * MXA_BLOCK <= seq->length) {
+            *first = block;
+            return count;
+        }
+    }
+    return 1;
 }
 
-/* Dims [d, d + piece_dims) of a head, of this block and the next. */
-static void write_turn(const quantize_job *job, const mxa_block_at *at, int64_t head, int64_t d)
+/* Dims [d, d + piece_dims) of a head, of `count` blocks from this one on. */
+static void write_turn(const quantize_job *job, const mxa_block_at *at, int64_t count, int64_t head,
+                       int64_t d)
 {
     const int64_t bytes = mxa_dtype_bytes(job->call->wide.tags.dtype), s = at->block * MXA_BLOCK;
     const int64_t dims = job->call->quantized.shape[3];
     const int64_t end = dims < d + job->piece_dims ? dims : d + job->piece_dims;
-    _Alignas(LINE) uint8_t codes[2 * MXA_BLOCK * AHEAD_DIMS];
+    _Alignas(LINE) uint8_t codes[TURN_BLOCKS * MXA_BLOCK * AHEAD_DIMS];
     for (; d < end; d += AHEAD_DIMS) {
         mxa_quantize_turn turn = {
             .codes = codes,
+            .tokens = count * MXA_BLOCK,
             .payload_stride = job->call->quantized.stride[1],
             .transposed = transposed_at(job->call, &at->sequence, s, head, d),
             .transposed_stride = job->call->transposed.stride[2],
         };
-        for (int half = 0; half < 2; half++) {
-            mxa_quantize_strip strip = strip_of(job, at, at->block + half, head, d, AHEAD_DIMS);
-            if (half == 0) {
+        for (int64_t i = 0; i < count; i++) {
+            mxa_quantize_strip strip = strip_of(job, at, at->block + i, head, d, AHEAD_DIMS);
+            if (i == 0) {
                 turn.payload = strip.payload;
                 turn.dims = strip.dims;
             }
-            strip.payload = codes + half * MXA_BLOCK * AHEAD_DIMS;
+            strip.payload = codes + i * MXA_BLOCK * AHEAD_DIMS;
             strip.payload_stride = AHEAD_DIMS;
             strip.stream = 0;
             if (d + AHEAD_DIMS < end) {
@@ -256,11 +271,12 @@ static void write_strips(void *arg, const mxa_block_at *at, int64_t piece, int64
     const quantize_job *job = arg;
     for (; piece < piece_end; piece++) {
         const int64_t head = piece / job->pieces, d = piece % job->pieces * job->piece_dims;
-        const int64_t even = at->block & ~(int64_t)1;
-        if (!job->lines || !is_turn(job, at, even, head)) {
+        int64_t first = at->block;
+        const int64_t count = job->lines ? turn_of(job, at, head, &first) : 1;
+        if (count == 1) {
             write_strip(job, at, head, d, job->pieces == 1 && piece + 1 < piece_end);
-        } else if (at->block == even) {
-            write_turn(job, at, head, d);
+        } else if (at->block == first) {
+            write_turn(job, at, count, head, d);
         }
     }
     if (job->stream) {
@@ -305,8 +321,8 @@ mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize
     job.piece_dims = call->transposed.ndim && !whole && dims > TURNED_DIMS ? TURNED_DIMS : dims;
     job.pieces = job.piece_dims ? (dims + job.piece_dims - 1) / job.piece_dims : 1;
     mxa_quantize_begin(context, call);
-    mxa_parallel_blocks(context, &call->batch, call->quantized.shape[2] * job.pieces,
-                        job.piece_dims, write_strips, &job);
+    mxa_parallel_runs(context, &call->batch, job.lines ? TURN_BLOCKS : 2,
+                      call->quantized.shape[2] * job.pieces, job.piece_dims, write_strips, &job);
     return MXATTN_OK;
 }
 

@@ -33,9 +33,10 @@ typedef struct mxa_quantize_strip {
     int stream;           /* the payload is not read again soon: write it past the caches */
 } mxa_quantize_strip;
 
-/* Codes of two strips, 64 tokens, that wait in the caches for both of their places. */
+/* Codes of some strips that wait in the caches for both of their places. */
 typedef struct mxa_quantize_turn {
     const uint8_t *codes;          /* rows of 128 */
+    int64_t tokens;                /* a multiple of 64, at most 256 */
     int64_t dims;                  /* of each row: 64 or 128 */
     uint8_t *payload, *transposed; /* token 0, dim 0; lines: 64 bytes, aligned */
     int64_t payload_stride, transposed_stride;

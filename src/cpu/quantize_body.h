@@ -404,9 +404,9 @@ static void quantize_strip(const mxa_quantize_strip *strip)
 
 static void quantize_turn(const mxa_quantize_turn *turn)
 {
-    bytes_copy_lines(turn->codes, 2 * PAIR, 2 * MXA_BLOCK, turn->dims, turn->payload,
+    bytes_copy_lines(turn->codes, 2 * PAIR, turn->tokens, turn->dims, turn->payload,
                      turn->payload_stride);
-    bytes_transpose_lines(turn->codes, 2 * PAIR, turn->dims, turn->transposed,
+    bytes_transpose_lines(turn->codes, 2 * PAIR, turn->tokens, turn->dims, turn->transposed,
                           turn->transposed_stride);
 }
 

@@ -39,8 +39,9 @@
  *                            order; stream: past the caches, out aligned to 2 * WORDS_LANES
  *   codes_drain()            orders streamed stores before all later ones
  *   bytes_transpose(...)     32 x 32 bytes, rows `from_stride` and `to_stride` apart
- *   bytes_transpose_lines    64 rows of `columns` bytes, a multiple of 16; each column becomes a
- *                            line (64 bytes, aligned), which leaves past the caches
+ *   bytes_transpose_lines    rows (a multiple of 64, at most 256) of `columns` bytes, a multiple of
+ *                            32; each column becomes lines (64 bytes, aligned), which leave past
+ *                            the caches
  *   bytes_copy_lines         rows of `columns` bytes, a multiple of 64, likewise
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -312,14 +313,13 @@ static inline void bytes_transpose(const uint8_t *from, int64_t from_stride, uin
     }
 }
 
-static inline void bytes_transpose_lines(const uint8_t *from, int64_t from_stride, int64_t columns,
-                                         uint8_t *to, int64_t to_stride)
+static inline void bytes_transpose_lines(const uint8_t *from, int64_t from_stride, int64_t rows,
+                                         int64_t columns, uint8_t *to, int64_t to_stride)
 {
-    for (int64_t i = 0; i < columns; i++) {
-        for (int64_t j = 0; j < 64; j++) {
-            to[i * to_stride + j] = from[j * from_stride + i];
-        }
-    }
+    for (int64_t row = 0; row < rows; row += 32)
+        for (int64_t j = 0; j < columns; j += 32)
+            bytes_transpose(from + row * from_stride + j, from_stride, to + j * to_stride + row,
+                            to_stride);
 }
 
 static inline void bytes_copy_lines(const uint8_t *from, int64_t from_stride, int64_t rows,
