@@ -44,7 +44,6 @@ VEC_INLINE void half_codes(const part *p, const ask *a, int64_t next, const mxa_
 
     for (int64_t t = 0; t < count; t++, codes += operand->token_stride, out += HALF_CODES) {
         ask_lines(a, 0, t, 1);
-        VEC_UNROLL
         for (int64_t c = 0; c < groups * HALF_CODES; c += 64)
             vec_prefetch((const void *)((uintptr_t)codes + (uintptr_t)(next + c)));
         VEC_UNROLL
