@@ -3,6 +3,7 @@
     python3 bench/cpu_tables.py cpu.json cpu_sweep.json                               print them
     python3 bench/cpu_tables.py cpu.json cpu_sweep.json --update docs/benchmarking.md put each between its marks there:
                                                                        <!-- cpu_tables NAME --> ... <!-- end -->
+    ... --machine xeon                                                NAME is "all xeon" or "sweep xeon"
 
 scripts/cpu_table makes both files.
 
@@ -83,12 +84,13 @@ def main():
     parser.add_argument("all", help="of mxattn bench all --json")
     parser.add_argument("sweep", help="of mxattn bench forward --sweep --json")
     parser.add_argument("--update", help="a document whose marked tables are replaced")
+    parser.add_argument("--machine", help="a second machine's tables, marked with its name")
     options = parser.parse_args()
     made = {}
     for name, path, make in (("all", options.all, everything), ("sweep", options.sweep, sweep)):
         with open(path, encoding="utf-8") as file:
             rows = json.load(file)
-        made[name] = f"{rows[0]['machine']}, mxattn {rows[0]['version']}:\n\n{make(rows)}"
+        made[f"{name} {options.machine}" if options.machine else name] = f"{rows[0]['machine']}, mxattn {rows[0]['version']}:\n\n{make(rows)}"
     deliver(made, "cpu_tables", options.update)
 
 

@@ -76,7 +76,16 @@ static inline void bytes_transpose_lines(const uint8_t *from, int64_t from_strid
 {
     enum { ROWS_MOST = 256 };
     _Alignas(32) uint8_t lines[16][ROWS_MOST];
-    for (int64_t j = 0; j < width; j += 16, from += 16) {
+    for (int64_t j = 0; rows == 64 && j < width; j += 16, from += 16) {
+        __m256i upper[16], lower[16];
+        bytes_turn(from, from_stride, upper);
+        bytes_turn(from + 32 * from_stride, from_stride, lower);
+        for (int i = 0; i < 16; i++, to += to_stride) {
+            _mm256_stream_si256((__m256i *)(void *)to, upper[i]);
+            _mm256_stream_si256((__m256i *)(void *)(to + 32), lower[i]);
+        }
+    }
+    for (int64_t j = 0; rows > 64 && j < width; j += 16, from += 16) {
         for (int64_t s = 0; s < rows; s += 32) {
             __m256i a[16];
             bytes_turn(from + s * from_stride, from_stride, a);

@@ -26,8 +26,7 @@ enum {
     /* WHY: each dim of a transposed payload lies on a page of its own. A range of blocks is written
      * for so many before the next, and the machine still knows where their pages are. A multiple of
      * 128: units of tiled scales. */
-    TURNED_DIMS = 512,
-    TURN_BLOCKS = 8 /* 256 tokens: four lines of each transposed row */
+    TURNED_DIMS = 512
 };
 
 typedef struct quantize_job {
@@ -193,7 +192,7 @@ static int is_line(const void *at, int64_t stride)
     return (uintptr_t)at % LINE == 0 && stride % LINE == 0;
 }
 
-/* Blocks that are written at once with this one: the aligned TURN_BLOCKS of its sequence it is in,
+/* Blocks that are written at once with this one: the aligned turn_blocks of its sequence it is in,
  * as far as its task has them, all of them or a pair; 1 where it is written alone. *first becomes
  * the first of them. */
 static int64_t turn_of(const quantize_job *job, const mxa_block_at *at, int64_t head,
@@ -208,7 +207,7 @@ static int64_t turn_of(const quantize_job *job, const mxa_block_at *at, int64_t 
         !is_line((uint8_t *)to->data + mxa_tensor_index(to, seq, even, head, 0), to->stride[1]) ||
         !is_line(transposed_at(job->call, seq, even, head, 0), job->call->transposed.stride[2]))
         return 1;
-    for (int64_t count = TURN_BLOCKS; count > 1; count = count > 2 ? 2 : 1) {
+    for (int64_t count = job->kernels->turn_blocks; count > 1; count = count > 2 ? 2 : 1) {
         const int64_t block = at->block / count * count;
         if (at->block - block <= at->before && block + count - at->block <= at->left &&
             (block + count) * MXA_BLOCK <= seq->length) {
@@ -226,7 +225,7 @@ static void write_turn(const quantize_job *job, const mxa_block_at *at, int64_t 
     const int64_t bytes = mxa_dtype_bytes(job->call->wide.tags.dtype), s = at->block * MXA_BLOCK;
     const int64_t dims = job->call->quantized.shape[3];
     const int64_t end = dims < d + job->piece_dims ? dims : d + job->piece_dims;
-    _Alignas(LINE) uint8_t codes[TURN_BLOCKS * MXA_BLOCK * AHEAD_DIMS];
+    _Alignas(LINE) uint8_t codes[MXA_TURN_BLOCKS_MOST * MXA_BLOCK * AHEAD_DIMS];
     for (; d < end; d += AHEAD_DIMS) {
         mxa_quantize_turn turn = {
             .codes = codes,
@@ -321,7 +320,7 @@ mxattn_status mxa_cpu_quantize(const mxattn_context *context, const mxa_quantize
     job.piece_dims = call->transposed.ndim && !whole && dims > TURNED_DIMS ? TURNED_DIMS : dims;
     job.pieces = job.piece_dims ? (dims + job.piece_dims - 1) / job.piece_dims : 1;
     mxa_quantize_begin(context, call);
-    mxa_parallel_runs(context, &call->batch, job.lines ? TURN_BLOCKS : 2,
+    mxa_parallel_runs(context, &call->batch, job.lines ? job.kernels->turn_blocks : 2,
                       call->quantized.shape[2] * job.pieces, job.piece_dims, write_strips, &job);
     return MXATTN_OK;
 }

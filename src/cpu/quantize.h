@@ -42,6 +42,8 @@ typedef struct mxa_quantize_turn {
     int64_t payload_stride, transposed_stride;
 } mxa_quantize_turn;
 
+enum { MXA_TURN_BLOCKS_MOST = 8 };
+
 typedef struct mxa_quantize_kernels {
     void (*strip)(const mxa_quantize_strip *strip);
     void (*turn)(const mxa_quantize_turn *turn); /* writes both past the caches */
@@ -51,6 +53,7 @@ typedef struct mxa_quantize_kernels {
                  int64_t dims, float *mean);
     void (*drain)(
         void); /* after strips with `stream` and turns, before another thread reads them */
+    int64_t turn_blocks; /* in a turn, a power of two */
 } mxa_quantize_kernels;
 
 const mxa_quantize_kernels *mxa_quantize_kernels_for(uint32_t isa);

@@ -427,5 +427,5 @@ static void quantize_mean(const void *wide, int64_t wide_stride, mxattn_dtype wi
     }
 }
 
-const mxa_quantize_kernels WORDS_NAME(mxa_quantize_kernels) = {quantize_strip, quantize_turn,
-                                                               quantize_mean, codes_drain};
+const mxa_quantize_kernels WORDS_NAME(mxa_quantize_kernels) = {
+    quantize_strip, quantize_turn, quantize_mean, codes_drain, TURN_BLOCKS};

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define WORDS_NAME(x) x##_avx2
-enum { WORDS_LANES = 16, CHUNK_WORDS = 2 };
+enum { WORDS_LANES = 16, CHUNK_WORDS = 2, TURN_BLOCKS = 8 };
 
 typedef __m256i words;
 typedef __m256i wmask;

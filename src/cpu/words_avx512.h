@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #define WORDS_NAME(x) x##_avx512
-enum { WORDS_LANES = 32, CHUNK_WORDS = 1 };
+enum { WORDS_LANES = 32, CHUNK_WORDS = 1, TURN_BLOCKS = 2 };
 
 typedef __m512i words;
 typedef __mmask32 wmask;
