@@ -100,6 +100,28 @@ def ceilings(rows):
     return table(["ceiling", "sustained TFLOP/s or TB/s", "cool"], lines)
 
 
+def summary(result):
+    """Of a whole run: 8,192 tokens, sustained, and what was timed beside them."""
+    lines = []
+    for section in ("forward", "backward"):
+        for shape, of in by_shape(result[section]):
+            if shape[1] != 8192 or (shape[2] and shape[0] != 128) or "prepared" not in of:
+                continue
+            own = of["prepared"]["sustained_tera_per_s"]
+            over = [f"{own / of[peer]['sustained_tera_per_s']:.2f} x {name}"
+                    for peer, name in (("torch", "PyTorch's BF16"), ("cudnn fp8", "cuDNN's FP8")) if peer in of]
+            lines.append([section, f"D {shape[0]}, {'causal' if shape[2] else 'full'}", f"{own:,.0f} TFLOP/s",
+                          f"{of['bf16']['sustained_tera_per_s']:,.0f}" if "bf16" in of else "", ", ".join(over)])
+    uneven, dense = result["jagged"][:2]
+    lines.append(["forward, jagged", f"D 128, {uneven['what']} lengths", f"{uneven['tera_per_s']:,.0f} TFLOP/s", "",
+                  f"{uneven['tera_per_s'] / dense['tera_per_s']:.2f} of dense"])
+    for row in result["producers"]:
+        if row["what"] in ("quantize square", "scatter hdim"):
+            lines.append([row["what"], "", f"{row['tb_per_s']:.2f} TB/s", "", f"{row['share']:.2f} of a copy"])
+    return (f"{result['device']}, {result['date']}, `scripts/gpu_check`:\n\n"
+            + table(["operation", "shape", "operands prepared", "from BF16", "beside it in the same run"], lines))
+
+
 TABLES = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged, "forms": forms, "backward": backward}
 
 
@@ -113,6 +135,8 @@ def main():
         with open(path, encoding="utf-8") as file:
             result.update(json.load(file))
     made = {name: make(result[name]) for name, make in TABLES.items() if result.get(name)}
+    if all(result.get(section) for section in ("forward", "backward", "jagged", "producers")):
+        made["summary"] = summary(result)
     deliver(made, "gpu_tables", options.update)
 
 
