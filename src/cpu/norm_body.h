@@ -168,56 +168,10 @@ static __attribute__((noinline)) void quad_again(const mxa_norm_strip *strip, fo
     }
 }
 
-ALWAYS_INLINE void put_quad(format f, const uint16_t *from, const codes magnitudes[], uint8_t *out,
-                            int stream)
-{
-    UNROLL
-    for (int at = 0; at < QUAD; at += TOGETHER) {
-        codes_put(out + at,
-                  codes_min(magnitudes[at / TOGETHER], codes_set((uint8_t)narrow_most(f))),
-                  words_load(from + at), words_load(from + at + WORDS_LANES), f.mixed, stream);
-    }
-}
-
-/* Encodes quad i. Returns 1 where it may have codes below the smallest normal one; if the others
- * pass by the caches, it is kept in b->whole.
- * WHY: what went past them would be read from memory to write some of it again. One quad in 60 has
- * such codes; squares took 1.16 times as long as the norm, now 1.09 (Zen 3, in turns). */
-ALWAYS_INLINE uint32_t encode_or_keep(format f, batch *b, int i, const uint32_t *key, int stream)
-{
-    const uint16_t *from = b->words[2 * i];
-    codes magnitudes[QUAD / TOGETHER], least = codes_set(0xFF);
-    UNROLL
-    for (int at = 0; at < QUAD; at += TOGETHER) {
-        const words x = words_load(from + at), y = words_load(from + at + WORDS_LANES);
-        const words key_x = words_pairs(key + at / MXA_BLOCK);
-        const words key_y = words_pairs(key + (at + WORDS_LANES) / MXA_BLOCK);
-        magnitudes[at / TOGETHER] = codes_join(code_of(x, key_x, f), code_of(y, key_y, f));
-        least = codes_min(least, magnitudes[at / TOGETHER]);
-    }
-    if (codes_any_below(least, (uint8_t)narrow_normal(f))) {
-        put_quad(f, from, magnitudes, stream ? b->whole[2 * i] : b->codes[2 * i], 0);
-        return 1;
-    }
-    put_quad(f, from, magnitudes, b->codes[2 * i], stream);
-    return 0;
-}
-
 /* Encodes `count` quads, their keys `next` apart; a bit for each that may need it again. */
 ALWAYS_INLINE uint32_t encode_quads(format f, batch *b, int count, int next, int stream)
 {
-    const uint32_t *key = b->key;
-    uint32_t again = 0;
-    if (stream) {
-        for (int i = 0; i < count; i++, key += next) {
-            again |= encode_or_keep(f, b, i, key, 1) << i;
-        }
-        return again;
-    }
-    for (int i = 0; i < count; i++, key += next) {
-        again |= encode_or_keep(f, b, i, key, 0) << i;
-    }
-    return again;
+    return encode_batch(f, b, count, 2, 0, (keys){b->key, NULL}, next, stream, (asked){0});
 }
 
 /* Quad i of a batch, which may need it again; kept: it lies in b->whole. */
@@ -227,7 +181,7 @@ ALWAYS_INLINE void finish_quad(const mxa_norm_strip *strip, format f, int64_t to
     uint8_t *at = kept ? b->whole[2 * i] : b->codes[2 * i];
     quad_again(strip, f, token, d, b->space[2 * i], scale, at);
     if (at != b->codes[2 * i]) {
-        memcpy(b->codes[2 * i], at, QUAD);
+        codes_leave(b->codes[2 * i], at, QUAD);
     }
 }
 

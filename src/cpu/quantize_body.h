@@ -39,6 +39,14 @@ ALWAYS_INLINE void pair_next(const mxa_quantize_strip *strip, pair_at *at)
     }
 }
 
+ALWAYS_INLINE void pair_skip(const mxa_quantize_strip *strip, pair_at *at, int pairs)
+{
+    const int64_t row = (strip->dims + PAIR - 1) / PAIR * PAIR;
+    for (at->d += pairs * PAIR; at->d >= row; at->d -= row) {
+        at->token++;
+    }
+}
+
 /* The scale bytes of `count` pairs from `at` on. */
 ALWAYS_INLINE void store_row_scales(const mxa_quantize_strip *strip, pair_at at, int count,
                                     const uint8_t *scale)
@@ -155,13 +163,17 @@ ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const ta
     if (folded) {
         tokens_largest(strip, f, *at, count, b);
     }
-    uint32_t again = scales_of_batch(strip, f, quads, folded, b) ? 0xFFFFFFFF : 0;
+    const uint32_t slow = scales_of_batch(strip, f, quads, folded, b) ? all_quads(quads) : 0;
     store_row_scales(strip, *at, count, b->scale);
-    again |= encode_batch(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS, to->stream,
-                          asked_of_rows(strip, f, from));
-    for (int p = 0; (again || !f.plain) && p < count; p++) {
-        finish_pair(strip, f, to, at->token, at->d, b, p, apart, again, 2 * p, 0);
-        pair_next(strip, at);
+    const uint32_t small = encode_batch(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS,
+                                        to->stream, asked_of_rows(strip, f, from));
+    int p = 0;
+    for (uint32_t look = f.plain ? small | slow : all_quads(quads); look; look &= look - 1) {
+        const int first = 2 * __builtin_ctz(look);
+        pair_skip(strip, at, first - p);
+        for (p = first; p < first + 2 && p < count; pair_next(strip, at), p++) {
+            finish_pair(strip, f, to, at->token, at->d, b, p, apart, small, slow, 2 * p, 0);
+        }
     }
     *at = from;
 }
@@ -225,15 +237,18 @@ ALWAYS_INLINE void load_tokens(const mxa_quantize_strip *strip, format f, const 
 
 /* scale_step: 1 where each lane has a scale; else each chunk. */
 ALWAYS_INLINE void put_tokens(const mxa_quantize_strip *strip, format f, const target *to,
-                              int64_t d, int pairs, batch *b, keys key, int scale_step, int slow)
+                              int64_t d, int pairs, batch *b, keys key, int scale_step,
+                              int some_slow)
 {
     const int used = (int)strip->used, scales = scale_step ? PAIR : PAIR / MXA_BLOCK;
-    uint32_t again = slow ? 0xFFFFFFFF : 0;
-    again |= encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, f, 0, d, 1));
-    for (int p = 0; (again || !f.plain) && p < 2 * used; p++) {
-        if (p % 2 < pairs) {
-            finish_pair(strip, f, to, p / 2, d + p % 2 * PAIR, b, p, 0, again, p % 2 * scales,
-                        scale_step);
+    const uint32_t slow = some_slow ? all_quads(used) : 0;
+    const uint32_t small =
+        encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, f, 0, d, 1));
+    for (uint32_t look = f.plain ? small | slow : all_quads(used); look; look &= look - 1) {
+        const int token = __builtin_ctz(look);
+        for (int h = 0; h < pairs; h++) {
+            finish_pair(strip, f, to, token, d + h * PAIR, b, 2 * token + h, 0, small, slow,
+                        h * scales, scale_step);
         }
     }
 }

@@ -197,7 +197,7 @@ static inline void words_store_twice(uint32_t *p, words x)
     _mm256_storeu_si256((__m256i *)(void *)(p + 8), _mm256_permute2x128_si256(low, high, 0x31));
 }
 
-/* Of each 128 bits of a and b; codes_put puts them in order. */
+/* Of each 128 bits of a and b; codes_signed puts them in order. */
 typedef __m256i codes;
 
 static inline codes codes_set(uint8_t x)
@@ -223,17 +223,26 @@ static inline int codes_any_below(codes x, uint8_t n)
 
 /* Signs: saturated to a byte, a word keeps its own. The order: of 64 bits after one packing, of 32
  * after two. */
-static inline void codes_put(uint8_t *out, codes x, words a, words b, int mixed, int stream)
+static inline codes codes_signed(codes x, words a, words b, int mixed)
 {
     const __m256i places = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const codes signs = _mm256_and_si256(_mm256_packs_epi16(a, b), codes_set(0x80));
     const codes whole = _mm256_or_si256(x, signs);
-    const __m256i ordered =
-        mixed ? _mm256_permutevar8x32_epi32(whole, places) : _mm256_permute4x64_epi64(whole, 0xD8);
+    return mixed ? _mm256_permutevar8x32_epi32(whole, places)
+                 : _mm256_permute4x64_epi64(whole, 0xD8);
+}
+
+static inline codes codes_load(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+
+static inline void codes_store(uint8_t *out, codes x, int stream)
+{
     if (stream) {
-        _mm256_stream_si256((__m256i *)(void *)out, ordered);
+        _mm256_stream_si256((__m256i *)(void *)out, x);
     } else {
-        _mm256_storeu_si256((__m256i *)(void *)out, ordered);
+        _mm256_storeu_si256((__m256i *)(void *)out, x);
     }
 }
 

@@ -209,7 +209,7 @@ static inline void words_store_twice(uint32_t *p, words x)
     _mm512_storeu_si512(p + 16, _mm512_or_si512(high, _mm512_slli_epi32(high, 16)));
 }
 
-/* Of each 128 bits of a and b; codes_put puts them in order. */
+/* Of each 128 bits of a and b; codes_signed puts them in order. */
 typedef __m512i codes;
 
 static inline codes codes_set(uint8_t x)
@@ -234,18 +234,26 @@ static inline int codes_any_below(codes x, uint8_t n)
 
 /* Signs: saturated to a byte, a word keeps its own. The order: of 64 bits after one packing, of 32
  * after two. */
-static inline void codes_put(uint8_t *out, codes x, words a, words b, int mixed, int stream)
+static inline codes codes_signed(codes x, words a, words b, int mixed)
 {
     const __m512i once = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
     const __m512i twice = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const codes signs = _mm512_packs_epi16(a, b);
     const codes whole = _mm512_ternarylogic_epi32(x, signs, codes_set(0x80), 0xF8);
-    const __m512i ordered =
-        mixed ? _mm512_permutexvar_epi32(twice, whole) : _mm512_permutexvar_epi64(once, whole);
+    return mixed ? _mm512_permutexvar_epi32(twice, whole) : _mm512_permutexvar_epi64(once, whole);
+}
+
+static inline codes codes_load(const uint8_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+
+static inline void codes_store(uint8_t *out, codes x, int stream)
+{
     if (stream) {
-        _mm512_stream_si512((void *)out, ordered);
+        _mm512_stream_si512((void *)out, x);
     } else {
-        _mm512_storeu_si512(out, ordered);
+        _mm512_storeu_si512(out, x);
     }
 }
 

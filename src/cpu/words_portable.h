@@ -16,7 +16,7 @@
  *   TURN_BLOCKS              blocks of 32 tokens that leave at once where a large payload is
  *                            transposed too: 8 is faster on Zen 3, 2 on a Xeon with AVX-512
  *   words_from_f32, _f16(p, mixed)   WORDS_LANES elements; mixed: in an order of their own, which
- *                            codes_put ends
+ *                            codes_signed ends
  *   words_subtract           saturates at 0
  *   words_shift_left, _right      by a constant below 16
  *   words_shift_lanes        each lane right by its own amount, below 16
@@ -37,8 +37,9 @@
  *   codes                    2 * WORDS_LANES bytes, in an order of their own
  *   codes_join(a, b)         of signed words, saturated to [0, 255]
  *   codes_any_below(x, n)    1 when one is; n > 0
- *   codes_put(out, x, a, b, mixed, stream)   x with the signs of the words a, b it came from, in
- *                            order; stream: past the caches, out aligned to 2 * WORDS_LANES
+ *   codes_signed(x, a, b, mixed)   x with the signs of the words a, b it came from, in order
+ *   codes_load(p)            codes in order
+ *   codes_store(out, x, stream)   stream: past the caches, out aligned to 2 * WORDS_LANES
  *   codes_drain()            orders streamed stores before all later ones
  *   bytes_transpose(...)     32 x 32 bytes, rows `from_stride` and `to_stride` apart
  *   bytes_transpose_lines    rows (a multiple of 64, at most 256) of `columns` bytes, a multiple of
@@ -291,13 +292,24 @@ static inline int codes_any_below(codes x, uint8_t n)
     return (half[0] | half[1]) != 0;
 }
 
-static inline void codes_put(uint8_t *out, codes x, words a, words b, int mixed, int stream)
+static inline codes codes_signed(codes x, words a, words b, int mixed)
 {
     (void)mixed;
-    (void)stream;
     codes signs = codes_both(__builtin_convertvector(a >> 8 & 0x80, half_codes),
                              __builtin_convertvector(b >> 8 & 0x80, half_codes));
-    x |= signs;
+    return x | signs;
+}
+
+static inline codes codes_load(const uint8_t *p)
+{
+    codes x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+static inline void codes_store(uint8_t *out, codes x, int stream)
+{
+    (void)stream;
     memcpy(out, &x, sizeof x);
 }
 

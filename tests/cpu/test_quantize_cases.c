@@ -476,14 +476,61 @@ static void b107_empty_batches(void)
     }
 }
 
+/* Tiles of a large payload, which was written past the caches, equal those of small calls, which
+ * are not. Rows of `wide` begin one element after the other. */
+static void tiles_are_as_small(const mxa_quantize_call *large, int64_t rows)
+{
+    enum { SMALL = 64, DIMS_MOST = 192 };
+    static uint8_t few[SMALL * DIMS_MOST];
+    const int64_t dims = large->wide.shape[3];
+    mxa_quantize_call small = *large;
+    memset(&small.transposed, 0, sizeof small.transposed);
+    small.quantized.data = few;
+    small.wide.shape[1] = small.quantized.shape[1] = SMALL;
+    small.batch = (mxa_batch){1, SMALL, NULL, NULL};
+    for (int64_t row = 0; row + SMALL <= rows; row += 9 * SMALL) {
+        small.wide.data = (char *)large->wide.data + row * mxa_dtype_bytes(large->wide.tags.dtype);
+        CHECK_STATUS(MXATTN_OK, mxa_cpu_quantize(&context, &small));
+        CHECK(memcmp(few, (uint8_t *)large->quantized.data + row * dims, (size_t)(SMALL * dims)) ==
+                  0,
+              "block %d, rows from %lld on", (int)large->quantized.tags.block, (long long)row);
+    }
+}
+
+/* Codes below the smallest normal one, zeros among them, in a payload past the caches. */
+static void large_with_small_codes(mxattn_dtype dtype, int64_t dims, int64_t rows)
+{
+    char *wide = malloc((size_t)((rows + dims) * mxa_dtype_bytes(dtype)));
+    uint8_t *payload = NULL;
+    name_case("a large payload with codes below the normal ones");
+    CHECK(posix_memalign((void **)&payload, 64, (size_t)(rows * dims)) == 0, "memory");
+    for (int64_t i = 0; i < rows + dims; i++) {
+        mxa_store(wide, dtype, i, (float)(i * 7919 % 251 - 125) * (i % 1009 ? 1.0F : 0x1p-16F));
+    }
+    mxa_quantize_call call;
+    memset(&call, 0, sizeof call);
+    call.wide = matrix(dtype, rows, dims, wide);
+    call.wide.stride[1] = 1;
+    call.quantized = matrix(MXATTN_E4M3, rows, dims, payload);
+    call.batch = (mxa_batch){1, (int32_t)rows, NULL, NULL};
+    const mxattn_block blocks[] = {MXATTN_BLOCK_ROW, MXATTN_BLOCK_SQUARE, MXATTN_BLOCK_COLUMN};
+    for (int i = 0; i < 3; i++) {
+        call.quantized.tags.block = blocks[i];
+        CHECK_STATUS(MXATTN_OK, mxa_cpu_quantize(&context, &call));
+        tiles_are_as_small(&call, rows);
+    }
+    free(wide);
+    free(payload);
+}
+
 /* More than is left in the caches: both payloads are written past them, the transposed one in
  * lines where it starts with one. The same bytes as those of a small call, tile by tile. */
 static void large_and_transposed(void)
 {
-    enum { DIMS = 192, ROWS = 70037, FIRST = 64 * 1000 + 96, USED = FIRST - 70, SMALL = 64 };
+    enum { DIMS = 192, ROWS = 70037, FIRST = 64 * 1000 + 96, USED = FIRST - 70 };
     static int32_t cu_seqlens[] = {0, FIRST, FIRST + 37, ROWS}, seqused[] = {USED, 37, 5000};
     float *wide = malloc((ROWS + DIMS) * sizeof *wide);
-    uint8_t *memory = NULL, *few = malloc(2 * SMALL * DIMS);
+    uint8_t *memory = NULL;
     const size_t bytes = (size_t)ROWS * DIMS, turned_row = 70080;
     mxa_quantize_call call;
     memset(&call, 0, sizeof call);
@@ -510,20 +557,9 @@ static void large_and_transposed(void)
         }
     }
     CHECK(wrong == 0, "%lld bytes differ from the payload's", (long long)wrong);
-    mxa_quantize_call small = call;
-    memset(&small.transposed, 0, sizeof small.transposed);
-    for (int64_t row = 0; row + SMALL <= USED; row += 9 * SMALL) {
-        small.wide.data = wide + row;
-        small.quantized.data = few;
-        small.wide.shape[1] = small.quantized.shape[1] = SMALL;
-        small.batch = (mxa_batch){1, SMALL, NULL, NULL};
-        CHECK_STATUS(MXATTN_OK, mxa_cpu_quantize(&context, &small));
-        CHECK(memcmp(few, payload + row * DIMS, SMALL * DIMS) == 0, "rows from %lld on",
-              (long long)row);
-    }
+    tiles_are_as_small(&call, USED);
     free(wide);
     free(memory);
-    free(few);
 }
 
 int main(void)
@@ -544,6 +580,8 @@ int main(void)
         b103_padding();
         b107_empty_batches();
         large_and_transposed();
+        large_with_small_codes(MXATTN_F32, 192, 70400);
+        large_with_small_codes(MXATTN_BF16, 128, 176000);
     }
     b41_more_than_2_31_elements(); /* seconds: on the strongest only */
     return mxt_finish();
