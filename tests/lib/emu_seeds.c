@@ -106,8 +106,7 @@ void mxt_seeds_run(mxattn_backend backend, const mxt_seeds_case *cases, int coun
     const char *word = argc > 2 ? argv[2] : "";
     for (int i = 0; i < count; i++) {
         if (strncmp(cases[i].name, word, strlen(word)) == 0) {
-            run_case(backend, &cases[i],
-                     seeds / (uint64_t)(cases[i].backward ? cases[i].backward : 1));
+            run_case(backend, &cases[i], seeds);
         }
     }
 }

@@ -26,7 +26,7 @@ typedef struct mxt_seeds_case {
     mxattn_intermediates intermediates; /* 0: E4M3 */
     double softcap;
     int sink, strict;
-    int backward; /* 0: forward alone; n: backward too, under one of n seeds (large cases) */
+    int backward; /* 1: forward and backward */
 } mxt_seeds_case;
 
 /* argv[1]: seeds (default MXT_SEEDS); argv[2]: the beginning of a case's name. */
