@@ -3,7 +3,7 @@
  * A run queues, without reading anything back: the forward's private copies (unless the caller
  * brings them prepared), the list of key tiles of a batch that is not plainly dense, two passes
  * that make what the main kernel reads, the main kernel, and a pass that turns the sums of dQ into
- * dQ. docs/kernels.md, Hopper backward, says what each is for.
+ * dQ. docs/kernels/hopper_backward.md, says what each is for.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

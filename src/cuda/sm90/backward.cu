@@ -1,4 +1,4 @@
-/* backward.cu: instances of the Hopper backward: docs/kernels.md.
+/* backward.cu: instances of the Hopper backward: docs/kernels/hopper_backward.md.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

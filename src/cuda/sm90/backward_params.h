@@ -62,7 +62,7 @@ typedef struct mxa_backward_key_record {
  *             64 bytes, swizzled
  *   dq        FP16 or FP32 [head][tile][half][warp 4][i][lane 32][16 bytes], accumulator order;
  *             halves of 128 dimensions where D = 256, and so `order`
- * What the payloads stand for: docs/kernels.md, Hopper backward. */
+ * What the payloads stand for: docs/kernels/hopper_backward.md. */
 typedef struct mxa_backward_params {
     mxa_device_map q_map, dout_map, k_map, v_map;
     mxa_gpu_batch batch; /* tiles: of keys; tiles_per_sequence: of keys */

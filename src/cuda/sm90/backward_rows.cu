@@ -1,6 +1,6 @@
 /* backward_rows.cu: first pass of the Hopper backward: what rows of dO, O and V say.
  *
- * Formula: docs/math.md, backward; numbers: docs/kernels.md, Hopper backward.
+ * Formula: docs/math.md, backward; numbers: docs/kernels/hopper_backward.md.
  *   dO    quantized as its block says, folded to one exponent per 32 rows; column sums of it
  *   rows  delta_i = dO_i . O_i - dO_i . mean of V - dLSE_i, and LSE_i in log2 units
  *   V     the forward's transposed copy, turned back to rows

@@ -1,6 +1,6 @@
 /* backward_tiles.cu: what the Hopper backward's sums are relative to, and its turned copies.
  *
- * Numbers: docs/kernels.md, Hopper backward. Two entries of each head_dim:
+ * Numbers: docs/kernels/hopper_backward.md. Two entries of each head_dim:
  *   factors  one CTA a (sequence, kv head): the mean of dO of its q heads, and the exponents that
  *            all its groups are held against, from the groups' norms
  *   tiles    one CTA for 64 queries of a q head or 128 keys of a kv head (y: q heads, then kv

@@ -1,4 +1,5 @@
-/* backward_wide.cu: instances of the Hopper backward for head dims beyond 128: docs/kernels.md.
+/* backward_wide.cu: instances of the Hopper backward for head dims beyond 128:
+ * docs/kernels/hopper_backward.md.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

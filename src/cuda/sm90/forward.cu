@@ -1,5 +1,5 @@
 /* forward.cu: instances of the Hopper forward. The host's list of them is in forward.c, that of the
- * kernels in device.c: docs/kernels.md.
+ * kernels in device.c: docs/kernels/hopper_forward.md.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -22,7 +22,7 @@ enum {
     MXA_FORWARD_PASS_ALL = 2    /* softcap, a softmax_scale that is not positive, BF16 P */
 };
 
-/* The private copies of the operands (docs/kernels.md, Hopper forward). Rows are padded tokens:
+/* The private copies of the operands (docs/kernels/hopper_forward.md). Rows are padded tokens:
  * sequence b's token s is row mxa_gpu_sequence.q_row + s or .k_row + s. All memory is global.
  *   q, k     E4M3 [head][row][D], one exponent per 32 rows across D, payload at most 15 so that
  *            FP16 scores cannot overflow (D * 15^2 < 65504)

@@ -1,7 +1,7 @@
 /* prepare.cu: makes Hopper's private operand copies from any caller's tensors; prepare_all.cu does
  * it faster for some.
  *
- * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward).
+ * Formula and layouts: sm90/forward_params.h, docs/kernels/hopper_preparation.md.
  *   wide q and k are first quantized as their block says (docs/format.md), as a producer would;
  *   then every value is folded to one exponent per 32 tokens. The fold is exact but for elements
  *   about 2^10 (q, k) or 2^14 (v) below the group's largest, which lose trailing bits.

@@ -2,8 +2,8 @@
  * make them, for head dims of 64, 128 and 256; what follows them; and again of an E4M3 v that
  * leans.
  *
- * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward). The bytes are those
- * of prepare.cu, which takes any operands.
+ * Formula and layouts: sm90/forward_params.h, docs/kernels/hopper_preparation.md. The bytes are
+ * those of prepare.cu, which takes any operands.
  *
  * A CTA takes one item, 128 tokens of one head:
  *   sums     columns of v added up; the last item of a (sequence, head) makes the mean

@@ -1,8 +1,8 @@
 /* prepare_codes.cu: Hopper's private copies of E4M3 q, k and v (row or square blocks) in one
  * launch, for head dims of 64, 128 and 256.
  *
- * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward). The bytes are those
- * of prepare.cu, which takes any operands.
+ * Formula and layouts: sm90/forward_params.h, docs/kernels/hopper_preparation.md. The bytes are
+ * those of prepare.cu, which takes any operands.
  *
  * A CTA takes 128 tokens of a head, a warp a group of 32 of them. v comes first, as it stands, and
  * its columns are added up on the way; the last CTA of a (sequence, head) looks whether some lean,

@@ -1,8 +1,8 @@
 /* prepare_rows.cu: Hopper's private copies of BF16 q and k that are quantized in square blocks, for
  * head dims of 128 and 256.
  *
- * Formula and layouts: sm90/forward_params.h, docs/kernels.md (Hopper forward). The bytes are those
- * of prepare.cu, which takes any operands.
+ * Formula and layouts: sm90/forward_params.h, docs/kernels/hopper_preparation.md. The bytes are
+ * those of prepare.cu, which takes any operands.
  *
  * A warp takes a group of 32 tokens across the head dimension, a lane 16 bytes of each of its
  * tokens: loads are whole lines, the group's exponent is a maximum of the warp, and nothing waits
