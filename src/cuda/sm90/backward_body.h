@@ -49,12 +49,12 @@
  *   dq_full[W]   4          a lane of each warp at dQ         its writer       0
  *   dq_empty[W]  1          its writer                        the one at dQ    1
  *
- * Order of a step, each deviation measured slower (docs/kernels/hopper_backward.md): issue S and dP; P and dS; [my
- * turn: dV, dQ of the step before, dK; else dV and dK]; only then dS to shared memory. At most six
- * products of a warp are queued: beyond that the warp blocks while it issues. Stores to dS and
- * staging are fenced for the asynchronous proxy by who waits for them, not by who stored: a fence
- * waits for all that its warp has under way, and the consumers' own instructions are what a step
- * takes.
+ * Order of a step, each deviation measured slower (docs/kernels/hopper_backward.md): issue S and
+ * dP; P and dS; [my turn: dV, dQ of the step before, dK; else dV and dK]; only then dS to shared
+ * memory. At most six products of a warp are queued: beyond that the warp blocks while it issues.
+ * Stores to dS and staging are fenced for the asynchronous proxy by who waits for them, not by who
+ * stored: a fence waits for all that its warp has under way, and the consumers' own instructions
+ * are what a step takes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
