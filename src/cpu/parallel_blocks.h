@@ -37,4 +37,9 @@ void mxa_parallel_blocks(const mxattn_context *context, const mxa_batch *batch, 
 void mxa_parallel_runs(const mxattn_context *context, const mxa_batch *batch, int64_t together,
                        int64_t heads, int64_t head_dim, mxa_block_fn fn, void *arg);
 
+/* The same, but fn is called only for blocks that are a multiple of `walk` in their sequence, and
+ * sees to those up to the next one itself, whichever task they are in. */
+void mxa_parallel_walks(const mxattn_context *context, const mxa_batch *batch, int64_t walk,
+                        int64_t heads, int64_t head_dim, mxa_block_fn fn, void *arg);
+
 #endif
