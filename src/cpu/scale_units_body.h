@@ -60,16 +60,37 @@ static inline bytes shuffle(bytes x)
     return __builtin_shufflevector(x, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 
-static void unit_repeat(uint8_t *to, const uint8_t *from, int64_t step, int turned, int stream)
+static inline void repeat_units(const mxa_unit_run *run, int64_t group_step, int turned, int stream)
 {
-    uint32_t group[GROUPS];
-    for (int g = 0; g < GROUPS; g++)
-        memcpy(&group[g], from + g * step, sizeof group[g]);
-    words x = {group[0], group[1], group[2], group[3]};
-    if (turned)
-        x = (words)shuffle(shuffle((bytes)x));
-    for (int r = 0; r < BLOCK; r += 2)
-        store_two(to + r * MXA_UNIT_ROW, x, x, stream);
+    uint8_t *to = run->to;
+    const uint8_t *from = run->from;
+    const int64_t to_step = run->to_step, from_step = run->from_step, ahead = run->ahead;
+    for (int64_t i = 0; i < run->count; i++, to += to_step, from += from_step) {
+        words x;
+        mxa_unit_prefetch(from, ahead);
+        if (group_step == GROUPS) {
+            x = (words)load(from);
+        } else {
+            uint32_t group[GROUPS];
+            for (int g = 0; g < GROUPS; g++)
+                memcpy(&group[g], from + g * group_step, sizeof group[g]);
+            x = (words){group[0], group[1], group[2], group[3]};
+        }
+        if (turned)
+            x = (words)shuffle(shuffle((bytes)x));
+        for (int r = 0; r < BLOCK; r += 2)
+            store_two(to + r * MXA_UNIT_ROW, x, x, stream);
+    }
+}
+
+/* WHY an instance for units of a tiled source: 80 instructions each came between its stores. */
+static void units_repeat(const mxa_unit_run *run)
+{
+    const mxa_unit_run copy = *run; /* which stores do not alias */
+    if (copy.group_step == GROUPS && copy.turned && copy.stream)
+        repeat_units(&copy, GROUPS, 1, 1);
+    else
+        repeat_units(&copy, copy.group_step, copy.turned, copy.stream);
 }
 
 /* x[i][j] and x[j][i] change places. */
@@ -95,46 +116,63 @@ static inline words load_groups(const uint8_t *from, int width)
     return (words)__builtin_shufflevector((halves)x, (halves){0}, 0, 8, 1, 8, 2, 8, 3, 8);
 }
 
-/* A whole unit, past the caches. */
-static inline void stream_unit(uint8_t *to, const uint8_t *from)
+/* A part of the units that wait, `part` of PARTS: half of one. */
+enum { PARTS = 2 * UNITS, PART_BYTES = MXA_UNIT_BYTES / 2 };
+
+static inline void leave_in_part(const mxa_unit_queue *queue, const uint8_t *units, int part)
 {
-    for (int i = 0; i < MXA_UNIT_BYTES; i += 2 * MXA_UNIT_ROW)
+    uint8_t *to = queue->to[part / 2] + part % 2 * PART_BYTES;
+    const uint8_t *from = units + part * PART_BYTES;
+    for (int i = 0; i < PART_BYTES; i += 2 * MXA_UNIT_ROW)
         store_two(to + i, (words)load(from + i), (words)load(from + i + MXA_UNIT_ROW), 1);
 }
 
-/* A line of each unit at a time. WHY they are put together elsewhere before they are streamed: the
- * lines of four units, in turns, are written 0.85 times as fast (Zen 3). */
-static inline void units_of_width(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
-                                  int width, int64_t ahead, int stream)
+static void units_leave(mxa_unit_queue *queue)
 {
-    _Alignas(64) uint8_t whole[UNITS][MXA_UNIT_BYTES];
-    uint8_t *at[UNITS];
-    for (int u = 0; u < UNITS; u++)
-        at[u] = stream ? whole[u] : to[u];
+    for (int part = 0; queue->some && part < PARTS; part++)
+        leave_in_part(queue, queue->units[queue->last][0], part);
+    queue->some = 0;
+}
+
+/* A line of each unit at a time. WHY they are put together elsewhere before they are streamed: the
+ * lines of four units, in turns, are written 0.6 to 0.85 times as fast (Zen 3). */
+static inline void units_of_width(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
+                                  int width, const uint8_t *ask, int64_t ask_step,
+                                  const mxa_unit_queue *queue, const uint8_t *waiting)
+{
     for (int r = 0; r < BLOCK; r += ROWS) {
         words x[ROWS][GROUPS];
         for (int i = 0; i < ROWS; i++) {
-            mxa_unit_prefetch(from, ahead + (r + i) * GROUPS * token_bytes);
+            mxa_unit_prefetch(ask, (r + i) * ask_step);
             for (int g = 0; g < GROUPS; g++)
                 x[i][g] = load_groups(from + (g * BLOCK + r + i) * token_bytes, width);
             transpose(x[i]);
         }
         for (int u = 0; u < UNITS; u++)
             for (int i = 0; i < ROWS; i += 2)
-                store_two(at[u] + (r + i) * MXA_UNIT_ROW, x[i][u], x[i + 1][u], 0);
+                store_two(to[u] + (r + i) * MXA_UNIT_ROW, x[i][u], x[i + 1][u], 0);
+        if (waiting)
+            leave_in_part(queue, waiting, r / ROWS);
     }
-    for (int u = 0; stream && u < UNITS; u++)
-        stream_unit(to[u], whole[u]);
 }
 
 static void units_of_tokens(uint8_t *const to[4], const uint8_t *from, int64_t token_bytes,
-                            int width, int64_t ahead, int stream)
+                            int width, const uint8_t *ask, int64_t ask_step, mxa_unit_queue *queue)
 {
-    uint8_t *const copy[4] = {to[0], to[1], to[2], to[3]}; /* which stores do not alias */
+    const int next = queue ? !queue->last : 0;
+    const uint8_t *waiting = queue && queue->some ? queue->units[queue->last][0] : NULL;
+    uint8_t *at[UNITS]; /* which stores do not alias */
+    for (int u = 0; u < UNITS; u++)
+        at[u] = queue ? queue->units[next][u] : to[u];
     if (width == GROUPS)
-        units_of_width(copy, from, token_bytes, GROUPS, ahead, stream);
+        units_of_width(at, from, token_bytes, GROUPS, ask, ask_step, queue, waiting);
     else
-        units_of_width(copy, from, token_bytes, 2, ahead, stream);
+        units_of_width(at, from, token_bytes, 2, ask, ask_step, queue, waiting);
+    if (!queue)
+        return;
+    memcpy(queue->to, to, sizeof queue->to);
+    queue->last = next;
+    queue->some = 1;
 }
 
 /* Four dims of one group from each of four bytes that are a block apart: x[i] has the groups of
@@ -172,4 +210,5 @@ static void unit_of_dims(uint8_t *to, const uint8_t *const from[4], int stream)
     }
 }
 
-const mxa_unit_kernels UNITS_NAME(mxa_unit_kernels) = {unit_repeat, units_of_tokens, unit_of_dims};
+const mxa_unit_kernels UNITS_NAME(mxa_unit_kernels) = {units_repeat, units_of_tokens, units_leave,
+                                                       unit_of_dims};

@@ -34,17 +34,20 @@ static void test_tokens(const mxa_unit_kernels *units, int width, int stream)
 {
     enum { ROW = 52 }; /* no multiple of 16 */
     uint8_t *from = mxt_guard_end((TOKENS - 1) * ROW + 4 * (size_t)width);
-    uint8_t *memory = mxt_guard_end_aligned(4 * MXA_UNIT_BYTES, 32), *to[4];
+    uint8_t *memory = mxt_guard_end_aligned(8 * MXA_UNIT_BYTES, 32), *to[8];
     mxt_case("units of tokens, %d bytes a group, stream %d", width, stream);
     for (int64_t i = 0; i < (TOKENS - 1) * ROW + 4 * width; i++)
         from[i] = pattern(i);
-    for (int u = 0; u < 4; u++)
-        to[u] = memory + (3 - u) * MXA_UNIT_BYTES;
-    units->of_tokens(to, from, ROW, width, 0, stream);
-    for (int u = 0; u < 4; u++)
+    for (int u = 0; u < 8; u++)
+        to[u] = memory + (7 - u) * MXA_UNIT_BYTES;
+    mxa_unit_queue queue = {.some = 0};
+    for (int u = 0; u < 8; u += 4) /* the first four leave with the second */
+        units->of_tokens(to + u, from, ROW, width, from, ROW, stream ? &queue : NULL);
+    units->leave(&queue);
+    for (int u = 0; u < 8; u++)
         for (int64_t t = 0; t < TOKENS; t++)
             for (int64_t k = 0; k < MXA_UNIT_BLOCKS; k++)
-                check_unit(to[u], t, k, k < width ? pattern(t * ROW + u * width + k) : 0);
+                check_unit(to[u], t, k, k < width ? pattern(t * ROW + u % 4 * width + k) : 0);
     mxt_guard_free(from);
     mxt_guard_free(memory);
 }
@@ -64,7 +67,13 @@ static void test_dims(const mxa_unit_kernels *units, int stream)
             check_unit(unit, d, k, rows[k][d]);
     for (int turned = 0; turned < 2; turned++) {
         enum { STEP = 7 };
-        units->repeat(unit, from, STEP, turned, stream);
+        const mxa_unit_run run = {.to = unit,
+                                  .from = from,
+                                  .count = 1,
+                                  .group_step = STEP,
+                                  .turned = turned,
+                                  .stream = stream};
+        units->repeat(&run);
         for (int i = 0; i < MXA_UNIT_BYTES; i++) {
             const int g = i % MXA_UNIT_ROW / 4, k = i % 4;
             const uint8_t want = from[turned ? k * STEP + g : g * STEP + k];
