@@ -17,7 +17,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { CACHED_CALLS = 20 };
+enum { CACHED_CALLS = 20, FILL = 0x35 };
 
 /* Vectors of 4: what the compiler's baseline, SSE2 on x86-64, has; it multiplies, then adds. */
 typedef float vec4 __attribute__((vector_size(16)));
@@ -146,6 +146,25 @@ static void copy_streamed(const char *from, char *to, size_t bytes)
 #endif
 }
 
+static void fill_plain(const char *from, char *to, size_t bytes)
+{
+    (void)from;
+    memset(to, FILL, bytes);
+}
+
+static void fill_streamed(const char *from, char *to, size_t bytes)
+{
+#if defined(__SSE2__)
+    const __m128i x = _mm_set1_epi8(FILL);
+    (void)from;
+    for (size_t i = 0; i < bytes; i += sizeof x)
+        _mm_stream_si128((__m128i *)(void *)(to + i), x);
+    _mm_sfence();
+#else
+    fill_plain(from, to, bytes);
+#endif
+}
+
 /* Over and over what stays in a cache. */
 static void copy_cached(const char *from, char *to, size_t bytes)
 {
@@ -197,20 +216,35 @@ static mxc_limit memory_limit(const char *name, int32_t threads, int copies,
                        {.run = run_memory, .arg = run, .sets = sets}};
 }
 
-mxc_limit mxc_copy_limit(int32_t threads)
+/* Keeps the faster of two loops, each tried a few times in turns. */
+static void choose_loop(memory_run *run, int sets, void (*loops[2])(const char *, char *, size_t))
 {
     enum { ROUNDS = 4 };
-    mxc_limit limit = memory_limit("copy of memory", threads, 1, copy_plain);
-    memory_run *run = limit.work.arg;
     double least[2] = {HUGE_VAL, HUGE_VAL};
     for (int round = 0; round < 2 * ROUNDS; round++) {
-        run->loop = round % 2 ? copy_streamed : copy_plain;
+        run->loop = loops[round % 2];
         const double start = mxc_seconds();
-        run_memory(run, round % limit.work.sets);
+        run_memory(run, round % sets);
         const double seconds = mxc_seconds() - start;
         least[round % 2] = seconds < least[round % 2] ? seconds : least[round % 2];
     }
-    run->loop = least[1] < least[0] ? copy_streamed : copy_plain;
+    run->loop = loops[least[1] < least[0]];
+}
+
+mxc_limit mxc_copy_limit(int32_t threads)
+{
+    mxc_limit limit = memory_limit("copy of memory", threads, 1, copy_plain);
+    choose_loop(limit.work.arg, limit.work.sets,
+                (void (*[2])(const char *, char *, size_t)){copy_plain, copy_streamed});
+    return limit;
+}
+
+mxc_limit mxc_fill_limit(int32_t threads)
+{
+    mxc_limit limit = memory_limit("fill of memory", threads, 1, fill_plain);
+    limit.amount /= 2;
+    choose_loop(limit.work.arg, limit.work.sets,
+                (void (*[2])(const char *, char *, size_t)){fill_plain, fill_streamed});
     return limit;
 }
 

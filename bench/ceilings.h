@@ -36,6 +36,10 @@ mxc_limit mxc_cached_copy_limit(int64_t bytes);
 /* Reading memory that is in no cache. */
 mxc_limit mxc_read_limit(int32_t threads);
 
+/* Writing it: memset or stores past the caches, whichever is faster; no zeros, which some machines
+ * write at twice the rate of all else. */
+mxc_limit mxc_fill_limit(int32_t threads);
+
 void mxc_limit_free(mxc_limit *limit);
 
 /* What the turns in `work`, the limit's own, found. */

@@ -23,7 +23,8 @@ static const char *isa_of(const mxc_bench *b)
 }
 
 /* Operations, then their ceilings: of memory or the cache, and of arithmetic where one counts it;
- * on AMX of BF16 dot products too, the measure of GEMM's aim on every machine. */
+ * on AMX of BF16 dot products too, the measure of GEMM's aim on every machine. Where an operation
+ * says what it writes, the last is a fill. */
 enum { LIMITS_MOST = 3 };
 typedef struct turns {
     const mxc_turn *turn;
@@ -48,6 +49,19 @@ static void report_dot_products(const turns *all, int which, int limit, cJSON *j
     (void)printf("   %.2fx the peak of %s", share, dots.name);
     cJSON_AddNumberToObject(json, "dot_products_gflops", 1e-9 * dots.per_second);
     cJSON_AddNumberToObject(json, "dot_products_share", share);
+}
+
+/* WHY: what writes more than it reads may come to the end of the one before that of a copy. */
+static void report_fill(const turns *all, int which, cJSON *json)
+{
+    const int limit = all->limit_count - 1;
+    const mxc_ceiling fill =
+        mxc_limit_ceiling(&all->limits[limit], &all->works[all->count + limit]);
+    const double share = all->turn[which].written / all->limits[limit].amount *
+                         mxc_time_over(&all->works[all->count + limit], &all->works[which]);
+    (void)printf("   %.1f%% of a %s", 100 * share, fill.name);
+    cJSON_AddNumberToObject(json, "fill_gbytes", 1e-9 * fill.per_second);
+    cJSON_AddNumberToObject(json, "fill_share", share);
 }
 
 static void report(const mxc_bench *b, const mxc_place *place, const turns *all, int which,
@@ -76,6 +90,8 @@ static void report(const mxc_bench *b, const mxc_place *place, const turns *all,
     cJSON *json = cJSON_CreateObject();
     if (counts_flops && limit + 1 < all->limit_count)
         report_dot_products(all, which, limit + 1, json);
+    if (t->written > 0)
+        report_fill(all, which, json);
     (void)printf("\n");
     (void)fflush(stdout);
     cJSON_AddItemToArray(b->rows, json);
@@ -121,11 +137,12 @@ void mxc_take_turns_at(mxc_bench *b, const mxc_place *place, mxc_turn *turn, int
                        cJSON *shape, const char *text)
 {
     turns all = {.turn = turn, .count = count};
-    int flops = 0, bytes = 0;
+    int flops = 0, bytes = 0, written = 0;
     for (int i = 0; i < count; i++) {
         all.works[i] = (mxc_work){.run = run_turn, .arg = &turn[i], .sets = 1};
         flops |= turn[i].flops > 0;
         bytes |= turn[i].flops <= 0;
+        written |= turn[i].written > 0;
     }
     if (bytes)
         all.limits[all.limit_count++] =
@@ -136,6 +153,8 @@ void mxc_take_turns_at(mxc_bench *b, const mxc_place *place, mxc_turn *turn, int
     if (flops && strcmp(isa_of(b), "amx") == 0)
         all.limits[all.limit_count++] =
             mxc_arithmetic_limit("avx512bf16", b->threads, mxc_limit_seconds(b, 0.01));
+    if (written)
+        all.limits[all.limit_count++] = mxc_fill_limit(b->threads);
     for (int i = 0; i < all.limit_count; i++)
         all.works[count + i] = all.limits[i].work;
     mxc_time_turns(all.works, count + all.limit_count, b->min_seconds);

@@ -27,6 +27,7 @@ typedef struct mxc_turn {
     double flops, bytes; /* one of them is 0 */
     int against;         /* the turn it is compared with; -1: none */
     double elements;     /* quantized; 0: not told */
+    double written;      /* bytes, where a fill of as many is told beside; 0: it is not */
 } mxc_turn;
 
 /* Where the memory of operations lies that take turns. */

@@ -110,6 +110,7 @@ void mxc_bench_scales(mxc_bench *b)
                          .run = run,
                          .arg = &scatter,
                          .bytes = 2 * array,
+                         .written = array,
                          .against = -1},
                         {.op = "scales_transform",
                          .operands = "tiled",
@@ -117,6 +118,7 @@ void mxc_bench_scales(mxc_bench *b)
                          .run = run,
                          .arg = &transform,
                          .bytes = array + array / 8,
+                         .written = array,
                          .against = -1}};
     cJSON *shape = cJSON_CreateObject();
     cJSON_AddNumberToObject(shape, "tokens", (double)tokens);
