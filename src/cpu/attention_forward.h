@@ -52,10 +52,15 @@ static inline int64_t mxa_forward_parts(int64_t keys)
     return keys > MXA_PART_KEYS ? (keys + MXA_PART_KEYS - 1) / MXA_PART_KEYS : 1;
 }
 
-/* A row of q twice: in the order of its dimensions, and as the kernel wants it. */
-static inline int64_t mxa_forward_q_floats(int64_t head_dim)
+/* From a row of q, or of a part's O, to the next. */
+static inline int64_t mxa_forward_q_step(int64_t head_dim)
 {
-    return 2 * ((head_dim + 63) / 64 * 64);
+    return (head_dim + 63) / 64 * 64;
+}
+
+static inline int64_t mxa_forward_o_step(int64_t head_dim_v)
+{
+    return (head_dim_v + 63) / 64 * 64;
 }
 
 /* 0 or a power of two. */
@@ -68,16 +73,16 @@ static inline int64_t mxa_forward_lanes_padded(int64_t lanes)
     return padded;
 }
 
-/* A head's rows of q, and a flag: whole lines. */
+/* A head's rows of q twice, as they are and as the kernel wants them, and a flag: whole lines. */
 static inline int64_t mxa_forward_parts_q_floats(int64_t lanes, int64_t head_dim)
 {
-    return mxa_forward_lanes_padded(lanes) * mxa_forward_q_floats(head_dim) + 16;
+    return 2 * mxa_forward_lanes_padded(lanes) * mxa_forward_q_step(head_dim) + 16;
 }
 
 /* O, m and l of each lane, and a flag: whole lines. */
 static inline int64_t mxa_forward_part_floats(int64_t lanes, int64_t head_dim_v)
 {
-    const int64_t o = mxa_forward_lanes_padded(lanes) * ((head_dim_v + 63) / 64 * 64);
+    const int64_t o = mxa_forward_lanes_padded(lanes) * mxa_forward_o_step(head_dim_v);
 
     return o + 2 * MXA_DECODE_LANES_MOST + 16;
 }

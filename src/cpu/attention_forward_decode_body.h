@@ -16,7 +16,7 @@
  *   finish   parts joined into a tile, which attention_forward_body.h finishes
  *
  * Scratch of a worker, FP32: k, v [STEP_KEYS][D rounded up to 32], s [STEP_KEYS] of each lane; and
- * what attention_forward_decode_half_body.h needs.
+ * what attention_forward_decode_codes_body.h needs.
  *
  * Included by attention_forward_body.h.
  *
@@ -30,26 +30,20 @@ enum {
     SUM_VECTORS = 8       /* vectors of O in registers at a time */
 };
 
-/* Memory that the next keys lie in, asked for by two loops over a step's keys: `lines` lines for
- * each key. WHY spread so: memory is never asked for more than it can hold open while nothing is
- * computed. An address, not a pointer: the last ones may lie behind the tensor. */
+#ifdef VEC_RUNS
+enum {
+    Q_LOG2 = -RUN_LOG2 / 2,
+    WIDE_RUN = STEP_KEYS * RUN_CODES + 16 /* floats: from a run of a row to the next */
+};
+#endif
+
+/* Memory that the next keys lie in, asked for in lines, next to a line of a key that is worked on.
+ * WHY spread so: memory is never asked for more than it can hold open while nothing is computed. An
+ * address, not a pointer: the last ones may lie behind the tensor. */
 typedef struct ask {
     uintptr_t from;
-    int64_t key_step, loop_step, lines;
+    int64_t key_step;
 } ask;
-
-/* What loop `loop` of the two asks for at `keys` keys from `key` on. WHY inline: gcc 12 takes a
- * function that only prefetches for one without effect and drops its calls. */
-VEC_INLINE void ask_lines(const ask *a, int loop, int64_t key, int64_t keys)
-{
-    uintptr_t at = a->from + (uintptr_t)(loop * a->loop_step + key * a->key_step);
-
-    for (int64_t i = 0; i < keys; i++, at += (uintptr_t)a->key_step) {
-        vec_prefetch_second((const void *)at);
-        for (int64_t line = 1; line < a->lines; line++)
-            vec_prefetch_second((const void *)(at + (uintptr_t)line * 64));
-    }
-}
 
 /* One part under way, of kv head t->kv_head. */
 typedef struct part {
@@ -60,10 +54,10 @@ typedef struct part {
     const float *q;   /* (lanes, q_step) */
     float *m, *l, *o; /* the result: (lanes), (lanes), (lanes, o_step) */
     float *slow;      /* 1: its keys need the slow way */
-#ifdef VEC_HALVES
+#ifdef VEC_RUNS
     group_range seen; /* by all lanes */
-    int64_t q_half;   /* from a row of q to the same in the order of the halves */
-    uint16_t *half;   /* what attention_forward_decode_half_body.h works on */
+    int64_t q_turned; /* from q to the same as attention_forward_decode_codes_body.h wants it */
+    uint8_t *codes;   /* what it works on */
     float *factors, *weights;
 #endif
     ask k_ask, v_ask;
@@ -77,17 +71,19 @@ static int64_t part_place(part *p, unsigned char *base, int64_t head_dim, int64_
 
     p->dims = mxa_round_up(head_dim, MXA_BLOCK);
     p->dims_v = mxa_round_up(head_dim_v, MXA_BLOCK);
-    p->k = carve(base, &at, STEP_KEYS * p->dims);
     p->v = carve(base, &at, STEP_KEYS * p->dims_v);
     p->s = carve(base, &at, DECODE_LANES * STEP_KEYS);
-#ifdef VEC_HALVES
+#ifdef VEC_RUNS
     const int64_t most = head_dim > head_dim_v ? head_dim : head_dim_v;
-    const int64_t width = mxa_round_up(most, HALF_CODES);
+    const int64_t width = mxa_round_up(most, RUN_CODES);
     const int64_t blocks = mxa_round_up(most, 4 * MXA_BLOCK) / MXA_BLOCK;
 
-    p->half = carve(base, &at, STEP_KEYS * width / 2);
+    p->k = carve(base, &at, width / RUN_CODES * WIDE_RUN);
+    p->codes = (uint8_t *)carve(base, &at, STEP_KEYS * width / (int64_t)sizeof(float));
     p->factors = carve(base, &at, STEP_KEYS * blocks + VEC_LANES);
     p->weights = carve(base, &at, VEC_LANES * STEP_KEYS * blocks);
+#else
+    p->k = carve(base, &at, STEP_KEYS * p->dims);
 #endif
     return at;
 }
@@ -116,8 +112,8 @@ static void part_result(part *p, int64_t index)
     const mxa_forward_job *job = p->t->job;
     const int64_t most = mxa_forward_part_floats(job->lanes_most, job->problem->head_dim_v);
 
-    p->q_step = mxa_forward_q_floats(job->problem->head_dim);
-    p->o_step = mxa_round_up(job->problem->head_dim_v, 64);
+    p->q_step = mxa_forward_q_step(job->problem->head_dim);
+    p->o_step = mxa_forward_o_step(job->problem->head_dim_v);
     p->o = job->parts +
            ((job->first_part[p->t->b] + index) * job->problem->kv_heads + p->t->kv_head) * most;
     p->m = p->o + mxa_forward_lanes_padded(p->t->lanes) * p->o_step;
@@ -129,32 +125,39 @@ static void part_result(part *p, int64_t index)
  * load
  * --------------------------------------------------------------------------------------------- */
 
-#ifdef VEC_HALVES
-/* The rows of q in the order of the halves (the even dimensions of HALF_CODES, then the odd ones),
- * zeros up to a power of two of them. Behind them 1 where one holds what a product with a code
- * times 2^-8 might not keep, else 0. */
+#ifdef VEC_RUNS
+/* From q to the same as attention_forward_decode_codes_body.h wants it. */
+static int64_t part_q_turned(const mxa_forward_job *job)
+{
+    return mxa_forward_lanes_padded(job->lanes_most) * mxa_forward_q_step(job->problem->head_dim);
+}
+
+/* The rows of q once more, as codes meet them: times 2^Q_LOG2, in the order of runs, zeros up to a
+ * power of two of them; turned over where they fill vectors. Behind them 1 where one holds what a
+ * product with a run might not keep, else 0. */
 static void part_turn_q(const part *p)
 {
-    enum { HALF = HALF_CODES / 2, LEAST = 27 << 23, MOST = 227 << 23 }; /* 2^-100, 2^100 */
+    enum { LEAST = 77 << 23, MOST = 177 << 23 }; /* 2^-50, 2^50 */
     const mxa_forward_job *job = p->t->job;
-    const int64_t step = mxa_forward_q_floats(job->problem->head_dim);
+    const int64_t step = mxa_forward_q_step(job->problem->head_dim);
     const int64_t padded = mxa_forward_lanes_padded(p->t->lanes);
-    float *q = part_q(p);
+    const int64_t lane_step = padded < VEC_LANES ? step : 1;
+    const int64_t dim_step = padded < VEC_LANES ? 1 : padded;
+    const float factor = ldexpf(1.0f, Q_LOG2);
+    float *q = part_q(p), *turned = q + part_q_turned(job);
     uint32_t most = 0, least = UINT32_MAX;
 
     for (int64_t lane = 0; lane < padded; lane++) {
-        float *row = q + lane * step, *turned = row + step / 2;
+        float *row = q + lane * step;
 
         if (lane >= p->t->lanes)
             memset(row, 0, (size_t)step * sizeof(float));
         else
-            memset(row + p->dims, 0, (size_t)(step / 2 - p->dims) * sizeof(float));
-        for (int64_t d = 0; d < step / 2; d += HALF_CODES)
-            for (int i = 0; i < HALF; i++) {
-                turned[d + i] = row[d + 2 * i];
-                turned[d + HALF + i] = row[d + 2 * i + 1];
-            }
-        for (int64_t d = 0; d < step / 2; d++) {
+            memset(row + p->dims, 0, (size_t)(step - p->dims) * sizeof(float));
+        for (int64_t d = 0; d < step; d += RUN_CODES)
+            for (int i = 0; i < RUN_CODES; i++)
+                turned[lane * lane_step + (d + i) * dim_step] = row[d + run_code(i)] * factor;
+        for (int64_t d = 0; d < step; d++) {
             uint32_t bits;
 
             memcpy(&bits, &row[d], sizeof(bits));
@@ -163,17 +166,13 @@ static void part_turn_q(const part *p)
             least = bits - 1 < least ? bits - 1 : least; /* 0 does not count */
         }
     }
-    q[mxa_forward_lanes_padded(job->lanes_most) * step] =
-        most > MOST || least < LEAST ? 1.0f : 0.0f;
+    q[2 * part_q_turned(job)] = most > MOST || least < LEAST ? 1.0f : 0.0f;
 }
 
 /* 1 where part_turn_q found q far. */
 static int part_is_far(const part *p)
 {
-    const mxa_forward_job *job = p->t->job;
-    const int64_t step = mxa_forward_q_floats(job->problem->head_dim);
-
-    return part_q(p)[mxa_forward_lanes_padded(job->lanes_most) * step] != 0.0f;
+    return part_q(p)[2 * part_q_turned(p->t->job)] != 0.0f;
 }
 #endif
 
@@ -183,7 +182,7 @@ static void part_load_q(const part *p)
     const mxa_forward_job *job = t->job;
 
     for (int64_t lane = 0; lane < t->lanes; lane++) {
-        float *row = part_q(p) + lane * mxa_forward_q_floats(job->problem->head_dim);
+        float *row = part_q(p) + lane * mxa_forward_q_step(job->problem->head_dim);
         mxa_operand operand;
         operand_reader reader;
 
@@ -193,7 +192,7 @@ static void part_load_q(const part *p)
         for (int64_t d = 0; d < p->dims; d++)
             row[d] *= job->q_factor;
     }
-#ifdef VEC_HALVES
+#ifdef VEC_RUNS
     part_turn_q(p);
 #endif
 }
@@ -343,8 +342,8 @@ static void part_values_special(const part *p, operand_reader *v, int64_t first,
     }
 }
 
-#ifdef VEC_HALVES
-#include "cpu/attention_forward_decode_half_body.h"
+#ifdef VEC_RUNS
+#include "cpu/attention_forward_decode_codes_body.h"
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -357,9 +356,9 @@ static void part_start(const part *p, int slow)
     memset(p->o, 0, (size_t)(mxa_forward_lanes_padded(p->t->lanes) * p->o_step) * sizeof(float));
     memset(p->l, 0, MXA_DECODE_LANES_MOST * sizeof(float));
     p->slow[0] = slow ? 1.0f : 0.0f;
-#ifdef VEC_HALVES
+#ifdef VEC_RUNS
     if (!slow) {
-        half_start(p);
+        codes_start(p);
         return;
     }
 #endif
@@ -392,9 +391,9 @@ static void part_step(const part *p, int64_t first, int64_t count)
 /* Keys [key, key+count), of which the part's first is `first`. */
 static void part_advance(part *p, int64_t first, int64_t key, int64_t count)
 {
-#ifdef VEC_HALVES
+#ifdef VEC_RUNS
     if (p->slow[0] == 0.0f) {
-        if (half_step(p, key, count))
+        if (codes_step(p, key, count))
             return;
         part_start(p, 1);
         for (; first < key; first += STEP_KEYS)
@@ -426,8 +425,8 @@ static void part_begin(part *p, int64_t index)
     int slow = 1;
 
     part_result(p, index);
-#ifdef VEC_HALVES
-    slow = part_is_far(p) || !half_is_usual(&p->t->k_operand) || !half_is_usual(&p->t->v_operand);
+#ifdef VEC_RUNS
+    slow = part_is_far(p) || !codes_is_usual(&p->t->k_operand) || !codes_is_usual(&p->t->v_operand);
 #endif
     part_start(p, slow);
 }
@@ -484,31 +483,22 @@ static void heads_first(const part_heads *heads, tile *t)
 static ask ask_of(const part *p, const mxa_operand *operand, const mxattn_tensor *tensor,
                   int64_t first)
 {
-    enum { LINE = 64 };
     const tile *t = p->t;
     const int64_t heads = tensor->shape[2], dims = operand->dims, step = operand->token_stride;
-    const int64_t share = STEP_KEYS * dims;
-    ask a = {.from = (uintptr_t)p->k, .lines = (share / (2 * STEP_KEYS) + LINE - 1) / LINE};
 
     if (first >= t->job->sequences_k[t->b].used)
-        return a;             /* near already */
+        return (ask){(uintptr_t)p->k, 0}; /* near already */
     if (operand->scale_first) /* a head's share of the scales, or all, where tokens have the same */
         vec_prefetch_second(operand->scale_first + first / MXA_BLOCK * operand->scale_block +
                             STEP_KEYS * t->kv_head / heads * operand->scale_token);
-    a.from = (uintptr_t)operand->payload + (uintptr_t)(first * step);
-    if (step != heads * dims || tensor->stride[2] != dims) {
-        a.key_step = step;
-        a.loop_step = a.lines * LINE;
-        return a;
-    }
-    a.from += (uintptr_t)(t->kv_head * (share - dims)); /* payload is this head's */
-    a.key_step = share / (2 * STEP_KEYS);
-    a.loop_step = share / 2;
-    return a;
+    const uintptr_t from = (uintptr_t)operand->payload + (uintptr_t)(first * step);
+    if (step != heads * dims || tensor->stride[2] != dims)
+        return (ask){from, step};
+    return (ask){from + (uintptr_t)(t->kv_head * (STEP_KEYS - 1) * dims), dims};
 }
 
-/* What is asked for while a head's keys are worked on: into the second cache, of the keys from
- * `ahead` on; into the first, these keys of the next head. */
+/* Heads by turns. What is asked for while a head's keys are worked on: into the second cache, of
+ * the keys from `ahead` on; into the first, these keys of the next head. */
 static void ask_share(part *p, int64_t ahead)
 {
     const mxa_forward_job *job = p->t->job;
@@ -523,7 +513,34 @@ static void ask_share(part *p, int64_t ahead)
                                      : STEP_KEYS * v->token_stride - last * job->v.stride[2];
 }
 
-/* Task: part task - first_part[b] of sequence b. */
+#ifdef VEC_RUNS
+/* Heads one after another: the keys after those from `key` on, or the next head's from `begin` on,
+ * into both. */
+static void ask_head(part *p, int64_t key, int64_t begin, int64_t end)
+{
+    const mxa_forward_job *job = p->t->job;
+    const mxa_operand *k = &p->t->k_operand, *v = &p->t->v_operand;
+    const int64_t left = key + STEP_KEYS < end, ahead = left ? STEP_KEYS : begin - key;
+
+    p->k_next = ahead * k->token_stride + (left ? 0 : job->k.stride[2]);
+    p->v_next = ahead * v->token_stride + (left ? 0 : job->v.stride[2]);
+    p->k_ask = (ask){(uintptr_t)k->payload + (uintptr_t)(key * k->token_stride + p->k_next),
+                     k->token_stride};
+    p->v_ask = (ask){(uintptr_t)v->payload + (uintptr_t)(key * v->token_stride + p->v_next),
+                     v->token_stride};
+}
+#endif
+
+/* STEP_KEYS keys of a head from `key` on, of a part that is [begin, end). */
+static void decode_step(part *p, int64_t index, int64_t key, int64_t begin, int64_t end)
+{
+    part_result(p, index);
+    p->q = part_q(p);
+    part_advance(p, begin, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
+}
+
+/* Task: part task - first_part[b] of sequence b. WHY heads by turns, but for many lanes: memory is
+ * read from one end to the other then; but q and O of many lanes are much to move for 32 keys. */
 static void decode_task(void *arg, int64_t task, int32_t worker)
 {
     const mxa_forward_job *job = arg;
@@ -543,9 +560,17 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
     const group_range seen = lane_range(&t, 0, t.lanes);
     const int64_t end = seen.high < first + MXA_PART_KEYS ? seen.high : first + MXA_PART_KEYS;
     const int64_t begin = first > seen.low ? first : seen.low / STEP_KEYS * STEP_KEYS;
-#ifdef VEC_HALVES
+#ifdef VEC_RUNS
     p.seen = seen;
-    p.q_half = mxa_forward_q_floats(job->problem->head_dim) / 2;
+    p.q_turned = part_q_turned(job);
+    if (mxa_forward_lanes_padded(t.lanes) >= VEC_LANES) {
+        for (heads_first(&heads, &t); t.kv_head < kv_heads; heads_move(&heads, &t))
+            for (int64_t key = begin; key < end; key += STEP_KEYS) {
+                ask_head(&p, key, begin, end);
+                decode_step(&p, index, key, begin, end);
+            }
+        return;
+    }
 #endif
     for (int64_t key = begin; key < end; key += STEP_KEYS) {
         /* Behind this part's last keys: those of the part that this worker is likely to take. */
@@ -553,32 +578,34 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
             key + STEP_KEYS < end ? key + STEP_KEYS : first + job->workers * MXA_PART_KEYS;
 
         for (heads_first(&heads, &t); t.kv_head < kv_heads; heads_move(&heads, &t)) {
-            part_result(&p, index);
-            p.q = part_q(&p);
             ask_share(&p, ahead);
-            part_advance(&p, begin, key, end - key < STEP_KEYS ? end - key : STEP_KEYS);
+            decode_step(&p, index, key, begin, end);
         }
     }
-#ifdef VEC_HALVES
-    for (t.kv_head = 0; t.kv_head < kv_heads; t.kv_head++) {
-        part_result(&p, index);
-        if (p.slow[0] == 0.0f)
-            half_finish(&p);
-    }
-#endif
 }
 
-/* Adds a part of one lane to the tile. m is an integer or -inf. */
-static void join_lane(const tile *t, int64_t lane, const part *from, float m)
+/* Adds a part to the tile, whose m is known, or to sums in an order of their own. m is an integer
+ * or -inf. */
+static void join(const tile *t, const part *from, float *sums)
 {
-    const float *o = from->o + lane * from->o_step;
+    float share[MXA_DECODE_LANES_MOST] = {0};
 
-    if (from->m[lane] == -INFINITY && from->l[lane] == 0.0f)
+    for (int64_t lane = 0; lane < t->lanes; lane++) {
+        if (from->m[lane] == -INFINITY && from->l[lane] == 0.0f)
+            continue;
+        share[lane] = from->m[lane] == t->m[lane] ? 1.0f : exp2f(from->m[lane] - t->m[lane]);
+        t->l[lane] += from->l[lane] * share[lane];
+    }
+#ifdef VEC_RUNS
+    if (from->slow[0] == 0.0f) {
+        codes_join(t, from, share, sums);
         return;
-    const float share = from->m[lane] == m ? 1.0f : exp2f(from->m[lane] - m);
-    t->l[lane] += from->l[lane] * share;
-    for (int64_t d = 0; d < t->job->problem->head_dim_v; d++)
-        t->o[d * TILE_LANES + lane] += o[d] * share;
+    }
+#endif
+    (void)sums;
+    for (int64_t lane = 0; lane < t->lanes; lane++)
+        for (int64_t d = 0; share[lane] != 0.0f && d < t->job->problem->head_dim_v; d++)
+            t->o[d * TILE_LANES + lane] += from->o[lane * from->o_step + d] * share[lane];
 }
 
 /* Task: kv head task % kv_heads of sequence task / kv_heads: its parts joined. */
@@ -588,13 +615,20 @@ static void decode_finish_task(void *arg, int64_t task, int32_t worker)
     const int64_t b = task / job->problem->kv_heads;
     const int64_t parts = job->first_part[b + 1] - job->first_part[b];
     tile t;
-    part p = {.t = &t, .dims_v = mxa_round_up(job->problem->head_dim_v, MXA_BLOCK)};
+    part p = {.t = &t};
 
     if (parts == 0)
         return;
     part_tile(&t, job, b, worker);
+    part_place(&p, job->scratch + worker * job->scratch_bytes + job->part_scratch,
+               job->problem->head_dim, job->problem->head_dim_v);
     t.kv_head = task % job->problem->kv_heads;
     clear_o(&t);
+#ifdef VEC_RUNS
+    const int64_t o_step = mxa_forward_o_step(job->problem->head_dim_v);
+
+    memset(p.k, 0, (size_t)(mxa_forward_lanes_padded(t.lanes) * o_step) * sizeof(float));
+#endif
     for (int64_t lane = 0; lane < t.lanes; lane++)
         t.m[lane] = lane_start(&t, lane);
     for (int64_t i = 0; i < parts; i++) {
@@ -604,8 +638,10 @@ static void decode_finish_task(void *arg, int64_t task, int32_t worker)
     }
     for (int64_t i = 0; i < parts; i++) {
         part_result(&p, i);
-        for (int64_t lane = 0; lane < t.lanes; lane++)
-            join_lane(&t, lane, &p, t.m[lane]);
+        join(&t, &p, p.k);
     }
+#ifdef VEC_RUNS
+    codes_finish(&t, o_step, p.k);
+#endif
     finish(&t);
 }

@@ -227,31 +227,44 @@ static inline vec vec_sums(const vec r[VEC_LANES])
                          _mm256_permute2f128_ps(u[0], u[1], 0x31));
 }
 
-#define VEC_HALVES
-enum { HALF_CODES = 32, HALF_SUMS = 8 };
+#define VEC_RUNS
+enum { RUN_CODES = 32, RUN_LOG2 = -120, RUN_SUMS = 8 };
 
-typedef __m256i half_flags;
+typedef __m256i run_flags;
 
-static inline half_flags half_flags_none(void)
+static inline run_flags run_flags_none(void)
 {
     return _mm256_setzero_si256();
 }
 
-static inline int half_flags_any(half_flags most)
+static inline int run_flags_any(run_flags most)
 {
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_set1_epi8(0x7f))) != 0;
 }
 
-static inline void halves_from_e4m3(const uint8_t *p, uint16_t out[HALF_CODES], half_flags *most)
-{
-    const __m256i keep = _mm256_set1_epi16((int16_t)0xbf80);
-    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 1);
-    const __m256i odd = _mm256_srai_epi16(x, 1);
+typedef __m256i run;
 
-    _mm256_storeu_si256((__m256i *)(void *)out, _mm256_and_si256(even, keep));
-    _mm256_storeu_si256((__m256i *)(void *)(out + HALF_CODES / 2), _mm256_and_si256(odd, keep));
-    *most = _mm256_max_epu8(*most, _mm256_and_si256(x, _mm256_set1_epi8(0x7f)));
+static inline run run_load(const uint8_t *p, run_flags *most)
+{
+    const __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)p);
+
+    *most = _mm256_max_epu8(*most, _mm256_and_si256(codes, _mm256_set1_epi8(0x7f)));
+    return codes;
+}
+
+/* Four codes to a lane. Exponent and mantissa of E4M3 are those of an FP32 2^120 times smaller,
+ * subnormals included; an arithmetic shift makes room for its wider exponent. */
+static inline vec run_vector(run codes, int i)
+{
+    const __m256i top = i == 3 ? codes : _mm256_slli_epi32(codes, 24 - 8 * i);
+
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_srai_epi32(top, 4), _mm256_set1_epi32((int32_t)0x87f00000)));
+}
+
+static inline int run_code(int i)
+{
+    return i % 8 * 4 + i / 8;
 }
 
 /* step, each: constants once inlined. */
@@ -270,11 +283,6 @@ static inline vec vec_repeat(const float *p, int each)
     const __m256i order = _mm256_srli_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), by);
 
     return _mm256_permutevar8x32_ps(_mm256_loadu_ps(p), order);
-}
-
-static inline vec vec_from_half(const uint16_t *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
 static inline void vec_transpose(vec r[VEC_LANES])

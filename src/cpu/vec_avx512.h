@@ -238,32 +238,46 @@ static inline vec vec_sums(const vec r[VEC_LANES])
                          _mm512_shuffle_f32x4(t[0], t[1], 0xdd));
 }
 
-#define VEC_HALVES
+#define VEC_RUNS
 #define VEC_SIXTEEN
-enum { HALF_CODES = 64, HALF_SUMS = 16 };
+enum { RUN_CODES = 64, RUN_LOG2 = -8, RUN_SUMS = 16 };
 
-typedef __m512i half_flags;
+typedef __m512i run_flags;
 
-static inline half_flags half_flags_none(void)
+static inline run_flags run_flags_none(void)
 {
     return _mm512_setzero_si512();
 }
 
-static inline int half_flags_any(half_flags most)
+static inline int run_flags_any(run_flags most)
 {
     return _mm512_cmpeq_epi8_mask(most, _mm512_set1_epi8(0x7f)) != 0;
 }
 
-static inline void halves_from_e4m3(const uint8_t *p, uint16_t out[HALF_CODES], half_flags *most)
-{
-    const __m512i keep = _mm512_set1_epi16((int16_t)0xbf80);
-    const __m512i x = _mm512_loadu_si512(p);
-    const __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 1);
-    const __m512i odd = _mm512_srai_epi16(x, 1);
+typedef __m512i run;
 
-    _mm512_storeu_si512(out, _mm512_and_si512(even, keep));
-    _mm512_storeu_si512(out + HALF_CODES / 2, _mm512_and_si512(odd, keep));
-    *most = _mm512_max_epu8(*most, _mm512_and_si512(x, _mm512_set1_epi8(0x7f)));
+static inline run run_load(const uint8_t *p, run_flags *most)
+{
+    const __m512i codes = _mm512_loadu_si512(p);
+
+    *most = _mm512_max_epu8(*most, _mm512_and_si512(codes, _mm512_set1_epi8(0x7f)));
+    return codes;
+}
+
+/* E4M3 is binary16 shifted right by one: even codes, then odd ones. */
+static inline vec run_vector(run codes, int i)
+{
+    const __m512i top = i < 2 ? _mm512_slli_epi16(codes, 8) : codes;
+    const __m512i half =
+        _mm512_and_si512(_mm512_srai_epi16(top, 1), _mm512_set1_epi16((int16_t)0xbf80));
+
+    return _mm512_cvtph_ps(i % 2 ? _mm512_extracti64x4_epi64(half, 1)
+                                 : _mm512_castsi512_si256(half));
+}
+
+static inline int run_code(int i)
+{
+    return i % 32 * 2 + i / 32;
 }
 
 /* step, each: constants once inlined. */
@@ -283,11 +297,6 @@ static inline vec vec_repeat(const float *p, int each)
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 
     return _mm512_permutexvar_ps(_mm512_srli_epi32(lane, by), _mm512_loadu_ps(p));
-}
-
-static inline vec vec_from_half(const uint16_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
 }
 
 static inline void vec_transpose(vec r[VEC_LANES])

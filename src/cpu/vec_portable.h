@@ -17,14 +17,14 @@
  *   vec_store_f16          rounds to nearest even
  *   ivec_store_high16      the high half of each lane
  *   vec_sums(r)            lane i: the sum of all lanes of r[i]
- *   halves_from_e4m3       HALF_CODES codes times 2^-8 as binary16, the even ones first; into the
- *                          half_flags go what tells, in half_flags_any, whether one of them was a
- *                          NaN. Only with VEC_HALVES
- *   vec_from_half          VEC_LANES of them
+ *   run_load               a run of RUN_CODES codes of E4M3. Into the run_flags goes what tells, in
+ *                          run_flags_any, whether one was a NaN. Only with VEC_RUNS
+ *   run_vector(run, i)     VEC_LANES of them times 2^RUN_LOG2, exact, all of block
+ *                          i % (RUN_CODES / 32); element j of all vectors is code run_code(j)
  *   VEC_SIXTEEN            defined where VEC_LANES is 16
- *   HALF_SUMS              sums in registers at a time where they are multiplied
+ *   RUN_SUMS               sums in registers at a time where such vectors are added to them
  *   vec_swap(x, step)      lane i: lane i ^ step of x, a power of two below VEC_LANES. Only with
- *   vec_repeat(p, each)    lane i: p[i / each], a power of two; reads VEC_LANES     VEC_HALVES
+ *   vec_repeat(p, each)    lane i: p[i / each], a power of two; reads VEC_LANES     VEC_RUNS
  *   vec_transpose(r)       VEC_LANES x VEC_LANES lanes of 32 bits, whatever they hold
  *
  * Operands of the GEMMs are held in units of four bytes: UNIT_DEPTH elements that follow each other

@@ -294,8 +294,14 @@ static void *concurrent_main(void *arg)
  * which. Both are close to the model, and the other head keeps its bits. */
 static void test_decode_unusual(uint32_t isa, int64_t sq, int what)
 {
-    static const char *const names[] = {"no block", "a scale of 2^123", "a zero block under 2^-127",
-                                        "a block under 2^-107", "a NaN that no row sees"};
+    static const char *const names[] = {"no block",
+                                        "a scale of 2^123",
+                                        "a zero block under 2^-127",
+                                        "a block under 2^-107",
+                                        "a NaN that no row sees",
+                                        "a scale of 2^67 and one of 2^37",
+                                        "a scale of 2^68 and one of 2^38",
+                                        "subnormal codes"};
     enum { KEY = 300, DIMS = 96, DIMS_V = 160 };
     mxt_attention_spec spec = mxt_attention_spec_make();
     mxt_attention_result plain, got, model;
@@ -324,6 +330,20 @@ static void test_decode_unusual(uint32_t isa, int64_t sq, int what)
         v_scales->data[KEY * 2 * (DIMS_V / 32) + 1] = 20;
     } else if (what == 4) {
         v[7] = 0x7f;
+    } else if (what == 5 || what == 6) { /* the last that are usual everywhere, and the next */
+        memset(k, 0x81, 32);
+        k_scales->data[KEY * 2 * (DIMS / 32)] = (uint8_t)(194 + what - 5);
+        memset(v, 1, 32);
+        v_scales->data[KEY * 2 * (DIMS_V / 32)] = (uint8_t)(164 + what - 5);
+    } else if (what == 7) {
+        for (int key = 64; key < 128; key++) {
+            for (int d = 0; d < DIMS; d++)
+                k[(key - KEY) * c.k.stride[1] + d] &= 0x87;
+            for (int d = 0; d < DIMS_V; d++)
+                v[(key - KEY) * c.v.stride[1] + d] &= 0x87;
+            memset(k_scales->data + key * 2 * (DIMS / 32), 132, DIMS / 32);
+            memset(v_scales->data + key * 2 * (DIMS_V / 32), 135, DIMS_V / 32);
+        }
     }
     got = run(&c, isa);
     model = mxt_attention_case_forward(&c, NULL, MXATTN_BACKEND_REF, MXATTN_PRECISION_MODEL);
@@ -411,6 +431,8 @@ static void test_memory(uint32_t isa)
 
 int main(void)
 {
+    static const int64_t rows[] = {1, 2, 3, 4, 7, 12};
+
     isa_count = mxt_isas(isas);
     for (int i = 0; i < isa_count; i++) {
         test_nan(isas[i], 150, 77);
@@ -425,9 +447,9 @@ int main(void)
         test_decode(isas[i], MXATTN_E5M2, MXATTN_BLOCK_ROW);
         test_decode(isas[i], MXATTN_E5M2, MXATTN_BLOCK_COLUMN);
         test_equal_windows(isas[i]);
-        for (int64_t sq = 1; sq <= 4; sq++)
-            for (int what = 0; what < 5; what++)
-                test_decode_unusual(isas[i], sq, what);
+        for (size_t j = 0; j < sizeof(rows) / sizeof(rows[0]); j++)
+            for (int what = 0; what < 8; what++)
+                test_decode_unusual(isas[i], rows[j], what);
         test_decode_far(isas[i], 1);
         test_decode_far(isas[i], 5);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_BF16);
