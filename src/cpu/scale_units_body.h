@@ -25,6 +25,7 @@ enum { BLOCK = 32, UNITS = 4, GROUPS = 4, ROWS = 64 / MXA_UNIT_ROW };
 typedef uint8_t bytes __attribute__((vector_size(16)));
 typedef uint16_t halves __attribute__((vector_size(16)));
 typedef uint32_t words __attribute__((vector_size(16)));
+typedef uint64_t longs __attribute__((vector_size(16)));
 
 static inline bytes load(const uint8_t *from)
 {
@@ -135,9 +136,10 @@ static inline words load_groups(const uint8_t *from, int width)
 {
     if (width == GROUPS)
         return (words)load(from);
-    bytes x = {0};
-    memcpy(&x, from, 2 * UNITS);
-    return (words)__builtin_shufflevector((halves)x, (halves){0}, 0, 8, 1, 8, 2, 8, 3, 8);
+    uint64_t two[2] = {0, 0}; /* of each unit, in the lower half */
+    memcpy(two, from, sizeof two[0]);
+    const halves x = (halves)(longs){two[0], two[1]};
+    return (words)__builtin_shufflevector(x, (halves){0}, 0, 8, 1, 8, 2, 8, 3, 8);
 }
 
 /* A part of the units that wait, `part` of PARTS: half of one. */
@@ -171,6 +173,9 @@ static inline void units_of_width(uint8_t *const to[4], const uint8_t *from, int
                                   int width, const uint8_t *ask, int64_t ask_step,
                                   const mxa_unit_queue *queue, const uint8_t *waiting)
 {
+    const uint8_t *token[GROUPS];
+    for (int g = 0; g < GROUPS; g++)
+        token[g] = from + g * BLOCK * token_bytes;
     for (int r = 0; r < BLOCK; r += ROWS) {
         UNROLL
         for (int i = 0; i < ROWS; i += 2) {
@@ -179,9 +184,9 @@ static inline void units_of_width(uint8_t *const to[4], const uint8_t *from, int
             mxa_unit_prefetch(ask, (r + i + 1) * ask_step);
             UNROLL
             for (int g = 0; g < GROUPS; g++) {
-                const uint8_t *token = from + (g * BLOCK + r + i) * token_bytes;
-                const words first = load_groups(token, width);
-                const words second = load_groups(token + token_bytes, width);
+                const words first = load_groups(token[g], width);
+                const words second = load_groups(token[g] + token_bytes, width);
+                token[g] += 2 * token_bytes;
                 x[g] = __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7);
             }
             transpose_rows(x);
