@@ -23,7 +23,7 @@ import gpu_forms
 import gpu_jagged
 import gpu_peers
 import gpu_producers
-from gpu_library import Library
+from gpu_library import Library, named
 
 
 def shapes_of(options, otherwise):
@@ -88,7 +88,7 @@ SECTIONS = {"ceilings": ceilings, "producers": producers, "forward": forward, "j
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--library", action="append", required=True, help="[NAME=]PATH, repeated: timed in turns")
+    parser.add_argument("--library", action="append", required=True, help="[NAME=]PATH, repeated: timed in turns; without a name mxattn, mxattn2, ...")
     parser.add_argument("--only", action="append", choices=SECTIONS, help="these sections; default: all")
     parser.add_argument("--json", help="where to write every number")
     parser.add_argument("--shape", action="append", help="forward, forms, backward: HEAD_DIM,SEQLEN,CAUSAL; default: the tables'")
@@ -98,7 +98,7 @@ def main():
         import torch
     except ImportError:
         sys.exit("bench/gpu.py needs PyTorch with CUDA")
-    libraries = [Library(path) for path in options.library]
+    libraries = [Library(*pair) for pair in named(options.library)]
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
               "cudnn": torch.backends.cudnn.version(), "date": datetime.date.today().isoformat(),
               "tokens": gpu_attention.TOKENS, "hidden": gpu_attention.HIDDEN}

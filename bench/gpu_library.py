@@ -12,12 +12,28 @@ import sys
 abi = None
 
 
-class Library:
-    """[NAME=]PATH; calls with their statuses checked."""
+def named(texts):
+    """(name, path) of each [NAME=]PATH; what has no name is mxattn, then mxattn2, ... WHY distinct: rows are kept by name, and of
+    two libraries of one name only the last would be timed."""
+    pairs = []
+    for text in texts:
+        name, _, path = text.rpartition("=")
+        taken = [other for other, _ in pairs]
+        if name in taken:
+            sys.exit(f"--library {text}: another library is called {name}; names must differ")
+        number = 1
+        while not name or name in taken:
+            name, number = "mxattn" + (str(number) if number > 1 else ""), number + 1
+        pairs.append((name, path))
+    return pairs
 
-    def __init__(self, path):
+
+class Library:
+    """Calls with their statuses checked."""
+
+    def __init__(self, name, file):
         global abi
-        self.name, file = path.split("=") if "=" in path else ("mxattn", path)
+        self.name = name
         if abi is None:
             os.environ["MXATTN_LIBRARY"] = os.path.abspath(file)
             sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
