@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 1024, GRID_ROWS = 65535, CODES_THREADS = 128, ZERO_THREADS = 256 };
+enum { ALIGNMENT = 1024, GRID_ROWS = 65535, ZERO_THREADS = 256 };
 
 static int64_t take(int64_t *at, int64_t bytes)
 {
@@ -65,7 +65,6 @@ mxa_copies mxa_copies_lay_out(const mxattn_attention_problem *p, const mxa_forwa
     l.top = take(&at, p->batch * p->kv_heads * 4);
     l.wide = take(&at, 4);
     l.taken = take(&at, 4);
-    l.items_begun = take(&at, 4);
     l.sums_made = take(&at, p->batch * p->kv_heads * 4);
     l.values_made = take(&at, p->batch * p->kv_heads * 4);
     l.leaning = take(&at, 4);
@@ -75,10 +74,7 @@ mxa_copies mxa_copies_lay_out(const mxattn_attention_problem *p, const mxa_forwa
     l.tile_count = take(&at, 4);
     l.status = take(&at, 4);
     l.partial = take(&at, l.k_rows / MXA_PREPARE_CHUNK * p->kv_heads * p->head_dim_v * 4);
-    l.partial_magnitude = at;
-    if (!mxa_dtype_is_wide(mxa_copies_v_tags(p)->dtype)) {
-        (void)take(&at, l.k_rows / MXA_PREPARE_CHUNK * p->kv_heads * p->head_dim_v * 4);
-    }
+    l.partial_magnitude = take(&at, l.k_rows / MXA_PREPARE_CHUNK * p->kv_heads * p->head_dim_v * 4);
     l.bytes = at;
     return l;
 }
@@ -223,9 +219,7 @@ static mxattn_status prepare_params(const mxa_forward_run *r, mxa_prepare_all_pa
     if (r->v_has_mean) {
         params->v.mean = r->base + (uint64_t)r->at.mean;
         params->v.partial = r->base + (uint64_t)r->at.partial;
-        if (!mxa_dtype_is_wide(r->v->tags.dtype)) {
-            params->v.partial_magnitude = r->base + (uint64_t)r->at.partial_magnitude;
-        }
+        params->v.partial_magnitude = r->base + (uint64_t)r->at.partial_magnitude;
     }
     if (r->form->kind == MXA_FORM_BF16) {
         params->v.scale = params->k.scale;
@@ -256,13 +250,15 @@ static mxattn_status make_mean(const mxa_forward_run *r, const mxa_prepare_param
                            r->call->stream, v);
 }
 
-/* The kernel that makes all copies of these operands in one launch, or MXA_KERNELS. */
+/* The kernel that makes all copies of these operands, of its instances the one of a head_dim of 64;
+ * or MXA_KERNELS. */
 static mxa_kernel one_launch(const mxa_forward_run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxattn_tags *tags[] = {&r->call->q.tags, &r->call->k.tags, &r->v->tags};
     const mxattn_dtype type = tags[0]->dtype;
     const int is_bf16 = type == MXATTN_BF16;
+    int is_square = 1;
     if ((!is_bf16 && type != MXATTN_E4M3) || p->head_dim != p->head_dim_v) {
         return MXA_KERNELS;
     }
@@ -270,17 +266,15 @@ static mxa_kernel one_launch(const mxa_forward_run *r)
         if (tags[i]->dtype != type || (!is_bf16 && tags[i]->block == MXATTN_BLOCK_COLUMN)) {
             return MXA_KERNELS;
         }
+        is_square = is_square && (tags[i]->block == MXATTN_BLOCK_SQUARE || (is_bf16 && i == 2));
     }
-    switch (p->head_dim) {
-    case 64:
-        return is_bf16 ? MXA_KERNEL_PREPARE_BF16_D64 : MXA_KERNEL_PREPARE_E4M3_D64;
-    case 128:
-        return is_bf16 ? MXA_KERNEL_PREPARE_BF16_D128 : MXA_KERNEL_PREPARE_E4M3_D128;
-    case 256:
-        return is_bf16 ? MXA_KERNEL_PREPARE_BF16_D256 : MXA_KERNEL_PREPARE_E4M3_D256;
-    default:
+    if (p->head_dim != 64 && p->head_dim != 128 && p->head_dim != 256) {
         return MXA_KERNELS;
     }
+    if (is_bf16) {
+        return is_square ? MXA_KERNEL_PREPARE_BF16_SQUARE_D64 : MXA_KERNEL_PREPARE_BF16_D64;
+    }
+    return is_square ? MXA_KERNEL_PREPARE_SQUARE_D64 : MXA_KERNEL_PREPARE_E4M3_D64;
 }
 
 static mxattn_status too_many(int64_t items)
@@ -298,99 +292,55 @@ static void fill_rows(int64_t grid[3], int64_t rows)
     grid[2] = (rows + GRID_ROWS - 1) / GRID_ROWS;
 }
 
-/* What comes first: early where it follows the zeros. */
-static mxattn_status launch_first(const mxa_forward_run *r, mxa_kernel kernel,
-                                  const int64_t grid[3], unsigned threads,
-                                  const mxa_prepare_all_params *params)
+/* Of a CTA that takes 128 tokens of a head. */
+static unsigned copy_threads(const mxattn_attention_problem *p)
 {
+    return p->head_dim > 128 ? 256 : 128;
+}
+
+/* The copies, early where they follow the zeros; width: 0, 1, 2 for head dims of 64, 128, 256. */
+static mxattn_status copy_at_once(const mxa_forward_run *r, mxa_kernel kernel,
+                                  const int64_t grid[3], const mxa_prepare_all_params *params)
+{
+    const unsigned threads = copy_threads(&r->plan->problem);
     return r->batch.sequences
                ? mxa_cuda_launch_3d(r->device, kernel, grid, threads, r->call->stream, params)
                : mxa_cuda_launch_early_3d(r->device, kernel, grid, threads, r->call->stream,
                                           params);
 }
 
-/* The records, v's means corrected (BF16), or v again where it leans (E4M3). width: 0, 1, 2 for
- * head dims of 64, 128, 256. */
+/* The records, and v again where it leans. */
 static mxattn_status finish(const mxa_forward_run *r, int width,
                             const mxa_prepare_all_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_prepare_finish_params all = {*params, record_params(r)};
-    const int64_t items = params->v.groups / 4 * p->kv_heads, most = 2 * r->device->multiprocessors;
-    return mxa_cuda_launch_early(r->device, (mxa_kernel)(MXA_KERNEL_PREPARE_FINISH_D64 + width),
-                                 (unsigned)(items < most ? items : most), 1,
-                                 2 * (unsigned)p->head_dim, r->call->stream, &all);
-}
-
-/* E4M3: as they are, then again the v of heads that lean. */
-static mxattn_status make_of_codes(const mxa_forward_run *r, mxa_kernel kernel,
-                                   const mxa_prepare_all_params *params)
-{
-    const mxattn_attention_problem *p = &r->plan->problem;
-    const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
-    const int64_t rows = 2 * chunks + p->heads / p->kv_heads * q_items;
-    int64_t grid[3] = {p->kv_heads, 0, 0};
-    fill_rows(grid, rows);
-    if (grid[2] > GRID_ROWS || chunks * p->kv_heads > INT32_MAX) {
-        return too_many(rows * p->kv_heads);
-    }
-    const int width = (int)kernel - (int)MXA_KERNEL_PREPARE_E4M3_D64;
-    const int is_square = p->head_dim <= 128 && params->q.from.block == MXA_GPU_SQUARE &&
-                          params->k.from.block == MXA_GPU_SQUARE &&
-                          params->v.from.block == MXA_GPU_SQUARE;
-    mxattn_status status =
-        launch_first(r, is_square ? (mxa_kernel)(MXA_KERNEL_PREPARE_SQUARE_D64 + width) : kernel,
-                     grid, CODES_THREADS, params);
-    if (!status && r->v_has_mean) {
-        const int64_t items = chunks * p->kv_heads, most = 2 * r->device->multiprocessors;
-        status =
-            mxa_cuda_launch_early(r->device, (mxa_kernel)(MXA_KERNEL_PREPARE_LEANING_D64 + width),
-                                  (unsigned)(items < most ? items : most), 1,
-                                  2 * (unsigned)p->head_dim, r->call->stream, params);
-    }
-    return status ? status : make_records(r);
-}
-
-/* q and k of square blocks have a kernel of their own, which begins while the last of v are made.
- * WHY not at a head_dim of 64: 110 us rather than 104. */
-static mxattn_status make_of_bf16(const mxa_forward_run *r, mxa_kernel kernel,
-                                  mxa_prepare_all_params *params)
-{
-    const mxattn_attention_problem *p = &r->plan->problem;
-    const int width = (int)kernel - (int)MXA_KERNEL_PREPARE_BF16_D64;
-    const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
-    params->only_v = p->head_dim > 64 && params->q.from.block == MXA_GPU_SQUARE &&
-                     params->k.from.block == MXA_GPU_SQUARE;
-    params->together = params->only_v ? 256 / (int32_t)p->head_dim : 1;
-    /* Where v has a mean its values come with the next heads' sums: heads more, of those two. */
-    const int64_t side = params->together, heads = round_up(p->kv_heads, side);
-    const int64_t rows = params->only_v ? 0 : p->heads * q_items + p->kv_heads * chunks;
-    const int64_t items = rows + (r->v_has_mean ? 2 * (heads + side) : heads) * chunks;
-    const int64_t grid[3] = {items, 1, 1};
-    mxattn_status status = items > INT32_MAX
-                               ? too_many(items)
-                               : launch_first(r, kernel, grid, 2 * (unsigned)p->head_dim, params);
-    if (!status && params->only_v) {
-        int64_t rows_grid[3] = {p->heads + p->kv_heads, 0, 0};
-        fill_rows(rows_grid, q_items > chunks ? q_items : chunks);
-        status = mxa_cuda_launch_early_3d(r->device,
-                                          p->head_dim == 128 ? MXA_KERNEL_PREPARE_ROWS_D128
-                                                             : MXA_KERNEL_PREPARE_ROWS_D256,
-                                          rows_grid, CODES_THREADS, r->call->stream, params);
-    }
-    return status ? status : r->v_has_mean ? finish(r, width, params) : make_records(r);
+    const int64_t items = params->v.groups / 4 * p->kv_heads, most = 4 * r->device->multiprocessors;
+    const int kernel = r->v->tags.dtype == MXATTN_BF16 ? MXA_KERNEL_PREPARE_FINISH_BF16_D64
+                                                       : MXA_KERNEL_PREPARE_FINISH_E4M3_D64;
+    return mxa_cuda_launch_early(r->device, (mxa_kernel)(kernel + width),
+                                 (unsigned)(items < most ? items : most), 1, copy_threads(p),
+                                 r->call->stream, &all);
 }
 
 static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
                                   mxa_prepare_all_params *params)
 {
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
+    const int64_t rows = 2 * chunks + p->heads / p->kv_heads * q_items;
+    const int width = p->head_dim == 64 ? 0 : p->head_dim == 128 ? 1 : 2;
+    int64_t grid[3] = {p->kv_heads, 0, 0};
+    fill_rows(grid, rows);
+    if (grid[2] > GRID_ROWS || chunks * p->kv_heads > INT32_MAX) {
+        return too_many(rows * p->kv_heads);
+    }
     params->v.top = r->base + (uint64_t)r->at.top;
-    params->items_begun = r->base + (uint64_t)r->at.items_begun;
     params->sums_made = r->base + (uint64_t)r->at.sums_made;
     params->values_made = r->base + (uint64_t)r->at.values_made;
     params->leaning = r->base + (uint64_t)r->at.leaning;
-    return r->v->tags.dtype == MXATTN_E4M3 ? make_of_codes(r, kernel, params)
-                                           : make_of_bf16(r, kernel, params);
+    const mxattn_status status = copy_at_once(r, (mxa_kernel)((int)kernel + width), grid, params);
+    return status ? status : r->v_has_mean ? finish(r, width, params) : make_records(r);
 }
 
 static mxattn_status make_in_passes(const mxa_forward_run *r, mxa_prepare_all_params *params)

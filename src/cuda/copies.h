@@ -17,8 +17,7 @@ typedef struct mxa_copies {
     int64_t v_exponent;
     int64_t q_scale, records, v_scale;
     int64_t zeroed; /* the next ones: cleared before preparation */
-    int64_t mean, q_norm, k_norm, top, wide, taken, items_begun, sums_made, values_made, leaning,
-        zeroed_end;
+    int64_t mean, q_norm, k_norm, top, wide, taken, sums_made, values_made, leaning, zeroed_end;
     int64_t sequences, tiles, tile_count, status;
     int64_t partial, partial_magnitude;
     int64_t bytes;
@@ -49,8 +48,8 @@ typedef struct mxa_forward_run {
 } mxa_forward_run;
 
 /* 1 when preparation makes a mean of v and copies v without it; forward and backward agree on it,
- * since either may read what the other prepared. WHY not of a short MXFP8 v: its mean could not be
- * kept (MXA_PREPARE_SLANT). */
+ * since either may read what the other prepared. WHY not of a short MXFP8 v: no column could
+ * lean (MXA_PREPARE_SLANT). */
 int mxa_copies_v_has_mean(const mxattn_attention_problem *problem, const mxattn_tensor *v);
 
 /* Queues 0 for the caller's status word, unless this run makes the batch's tables, which say what

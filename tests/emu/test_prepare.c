@@ -1,6 +1,6 @@
-/* test_prepare.c: Hopper's private copies made in one launch (sm90/prepare_all.cu and
- * prepare_codes.cu) and in passes (sm90/prepare.cu): the same bytes from BF16 and from FP32 tensors
- * of the same values, and from MXFP8 tensors beside FP32 and MXFP8 ones.
+/* test_prepare.c: Hopper's private copies made in one launch (sm90/prepare_bf16.cu and
+ * prepare_codes.cu, and what follows them) and in passes (sm90/prepare.cu): the same bytes from
+ * BF16 and from FP32 tensors of the same values, and from MXFP8 tensors beside FP32 and MXFP8 ones.
  *
  * Values are multiples of 1/2, so that sums of columns are exact in any order, and so is the mean.
  *
@@ -8,6 +8,7 @@
  */
 #include "attention.h"
 #include "cuda/copies.h"
+#include "emu/driver.h"
 #include "mx/element.h"
 #include "report.h"
 
@@ -23,7 +24,11 @@ typedef struct prepare_case {
     int is_mxfp8;
     mxattn_scale_layout layout; /* of its scales */
     float lean;                 /* added to v */
+    int moved;                  /* whose values it is added to, and 2 to every third */
 } prepare_case;
+
+enum { ALL, NONE, FIRST }; /* heads */
+enum { SEEDS = 5 };
 
 static const int32_t cu_q[] = {0, 70, 70, 231}, cu_k[] = {0, 200, 341, 341};
 static const int32_t cu_long[] = {0, 33, 33, 900};
@@ -32,21 +37,27 @@ static const int32_t cu_long[] = {0, 33, 33, 900};
 #define SQUARE MXATTN_BLOCK_SQUARE
 #define ROW    MXATTN_BLOCK_ROW
 static const prepare_case cases[] = {
-    {"d64", 2, 100, 300, 2, 1, 64, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0},
-    {"d128", 2, 129, 257, 2, 2, 128, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0},
-    {"d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, ROW, 0, MXATTN_LINEAR, 0},
-    {"d256", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0},
-    {"jagged d128", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 0, MXATTN_LINEAR, 0},
-    {"jagged d64", 3, 0, 0, 1, 1, 64, cu_q, cu_k, ROW, 0, MXATTN_LINEAR, 0},
-    {"mxfp8 d64", 2, 100, 300, 2, 1, 64, NULL, NULL, SQUARE, 1, MXATTN_TILED, 0},
-    {"mxfp8 d128", 2, 129, 257, 4, 2, 128, NULL, NULL, SQUARE, 1, MXATTN_COMPACT, 0},
-    {"mxfp8 d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, ROW, 1, MXATTN_TILED, 0},
-    {"mxfp8 d256", 1, 40, 128, 1, 1, 256, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
-    {"mxfp8 d256 square", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 0},
-    {"mxfp8 jagged", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 1, MXATTN_LINEAR, 0},
-    {"mxfp8 long", 1, 32, 900, 1, 1, 64, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0},
-    {"mxfp8 leaning", 1, 32, 900, 1, 1, 128, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8},
-    {"mxfp8 jagged leaning", 3, 0, 0, 1, 1, 64, cu_q, cu_long, ROW, 1, MXATTN_LINEAR, 8},
+    {"d64", 2, 100, 300, 2, 1, 64, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0, ALL},
+    {"d128", 2, 129, 257, 2, 2, 128, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0, ALL},
+    {"d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, ROW, 0, MXATTN_LINEAR, 0, ALL},
+    {"d256", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0, ALL},
+    {"jagged d128", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 0, MXATTN_LINEAR, 0, ALL},
+    {"jagged d64", 3, 0, 0, 1, 1, 64, cu_q, cu_k, ROW, 0, MXATTN_LINEAR, 0, ALL},
+    {"mxfp8 d64", 2, 100, 300, 2, 1, 64, NULL, NULL, SQUARE, 1, MXATTN_TILED, 0, ALL},
+    {"mxfp8 d128", 2, 129, 257, 4, 2, 128, NULL, NULL, SQUARE, 1, MXATTN_COMPACT, 0, ALL},
+    {"mxfp8 d128 row", 1, 64, 130, 2, 1, 128, NULL, NULL, ROW, 1, MXATTN_TILED, 0, ALL},
+    {"mxfp8 d256", 1, 40, 128, 1, 1, 256, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0, ALL},
+    {"mxfp8 d256 square", 1, 40, 128, 1, 1, 256, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 0, ALL},
+    {"mxfp8 jagged", 3, 0, 0, 2, 1, 128, cu_q, cu_k, SQUARE, 1, MXATTN_LINEAR, 0, ALL},
+    {"mxfp8 long", 1, 32, 900, 1, 1, 64, NULL, NULL, ROW, 1, MXATTN_LINEAR, 0, ALL},
+    {"mxfp8 leaning", 1, 32, 900, 1, 1, 128, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8, ALL},
+    {"mxfp8 jagged leaning", 3, 0, 0, 1, 1, 64, cu_q, cu_long, ROW, 1, MXATTN_LINEAR, 8, ALL},
+    {"level d64", 1, 70, 300, 2, 2, 64, NULL, NULL, ROW, 0, MXATTN_LINEAR, 0, NONE},
+    {"level d128", 2, 129, 257, 4, 2, 128, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0, NONE},
+    {"level d256 row", 1, 40, 200, 2, 1, 256, NULL, NULL, ROW, 0, MXATTN_LINEAR, 0, NONE},
+    {"level jagged", 3, 0, 0, 1, 1, 128, cu_q, cu_k, ROW, 0, MXATTN_LINEAR, 0, NONE},
+    {"one head leans", 1, 40, 1100, 2, 2, 256, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 8, FIRST},
+    {"mxfp8 one head leans", 1, 40, 900, 2, 2, 256, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8, FIRST},
 };
 /* clang-format on */
 
@@ -137,6 +148,36 @@ static void close_norms(const char *what, const unsigned char *got, const unsign
     }
 }
 
+/* Larger values in the first dims, and of few tokens in the last ones: a group's largest is not
+ * everywhere. */
+static void enlarge(mxt_attention *a, int64_t head_dim)
+{
+    float *arrays[] = {a->q, a->k, a->v};
+    const int64_t counts[] = {mxt_size_q(a), mxt_size_k(a), mxt_size_v(a)};
+    for (int t = 0; t < 3; t++) {
+        for (int64_t i = 0; i < counts[t]; i++) {
+            const int64_t d = i % head_dim, row = i / head_dim;
+            arrays[t][i] *= d < 8 ? 2.0f : d >= head_dim - 8 && row % 100 == 0 ? 8.0f : 1.0f;
+        }
+    }
+}
+
+static int moved(const prepare_case *c, int64_t head)
+{
+    return c->moved == ALL || (c->moved == FIRST && head == 0);
+}
+
+/* The mean of a head that does not lean is none; of one whose every column does it is not 0. */
+static void means(const prepare_case *c, const float *mean)
+{
+    for (int64_t i = 0; i < c->batch * c->kv_heads * c->head_dim; i++) {
+        const int has_one = moved(c, i / c->head_dim % c->kv_heads);
+        CHECK(has_one || mean[i] == 0.0f, "mean %lld is %g", (long long)i, (double)mean[i]);
+        CHECK(!has_one || c->moved != FIRST || mean[i] > 0.25f, "mean %lld is %g", (long long)i,
+              (double)mean[i]);
+    }
+}
+
 static void run(const prepare_case *c)
 {
     mxt_attention a;
@@ -155,8 +196,11 @@ static void run(const prepare_case *c)
     a.problem.q.block = a.problem.k.block = a.problem.v.block = c->block;
     mxt_attention_alloc(&a);
     mxt_attention_fill(&a, MXT_EXACT, 3);
+    enlarge(&a, c->head_dim);
     for (int64_t i = 0; i < mxt_size_v(&a); i++) {
-        a.v[i] += c->lean + (i % 3 ? 0.0f : 2.0f); /* a mean that is not 0 */
+        if (moved(c, i / c->head_dim % c->kv_heads)) {
+            a.v[i] += c->lean + (i % 3 ? 0.0f : 2.0f); /* a mean that is not 0 */
+        }
     }
     unsigned char *once = prepare(&a, c, MXATTN_BF16, c->is_mxfp8 ? 3 : 0, &at);
     unsigned char *passes = prepare(&a, c, MXATTN_F32, c->is_mxfp8 ? 2 : 0, &other);
@@ -165,6 +209,7 @@ static void run(const prepare_case *c)
     const float *mean = (const float *)(const void *)(once + at.mean);
     CHECK(c->lean == 0.0f || (mean[(c->batch - 1) * d] > 4.0f), "the mean is %g",
           (double)mean[(c->batch - 1) * d]);
+    means(c, mean);
     same("q", once, passes, at.q, c->heads * at.q_rows * d);
     same("k", once, passes, at.k, c->kv_heads * at.k_rows * d);
     same("v", once, passes, at.v, c->kv_heads * at.k_rows * d);
@@ -173,6 +218,17 @@ static void run(const prepare_case *c)
     same("mean", once, passes, at.mean, c->batch * c->kv_heads * d * 4);
     close_norms("norm of q", once, passes, at.q_norm, c->batch * c->heads);
     close_norms("norm of k", once, passes, at.k_norm, c->batch * c->kv_heads);
+    for (uint64_t seed = 2; c->moved == FIRST && seed < SEEDS; seed++) {
+        mxa_emu_session *session = mxa_emu_session_now();
+        mxa_emu_session_clear();
+        session->options.seed = seed;
+        unsigned char *again = prepare(&a, c, MXATTN_BF16, c->is_mxfp8 ? 3 : 0, &at);
+        CHECK(session->errors + session->warnings == 0, "seed %llu:\n%s", (unsigned long long)seed,
+              session->text ? session->text : "");
+        same("under another seed", again, once, 0, at.zeroed);
+        same("mean under another seed", again, once, at.mean, c->batch * c->kv_heads * d * 4);
+        free(again);
+    }
     free(once);
     free(passes);
     mxt_attention_free(&a);

@@ -44,7 +44,7 @@ static void make(mxt_attention *a, const mxt_seeds_case *c, const int32_t *cu_q,
     a->problem.has_sink = c->sink;
     a->problem.causal_strict = c->strict;
     a->problem.intermediates = c->intermediates ? c->intermediates : MXATTN_INTERMEDIATES_E4M3;
-    if (c->strict || (c->operands == MXATTN_E4M3 && c->jagged)) {
+    if (c->strict || (c->operands != MXATTN_F32 && (c->jagged || c->seqlen_q < 32))) {
         a->problem.q.block = a->problem.k.block = a->problem.v.block = MXATTN_BLOCK_ROW;
     }
     mxt_attention_alloc(a);

@@ -21,7 +21,8 @@ typedef struct mxt_seeds_case {
     const char *name;
     int64_t seqlen_q, seqlen_k, heads, kv_heads, head_dim;
     int causal, jagged; /* jagged: three sequences of seqlen_q and seqlen_k, one of them empty;
-                         * MXFP8 operands then have row blocks */
+                         * MXFP8 and BF16 operands then have row blocks, as with fewer than 32
+                         * queries */
     mxattn_dtype operands, o;
     mxattn_intermediates intermediates; /* 0: E4M3 */
     double softcap;

@@ -10,8 +10,8 @@
 enum {
     MXA_PREPARE_GROUP = 32,
     MXA_PREPARE_CHUNK = 128,
-    MXA_PREPARE_SLANT =
-        800 /* an MXFP8 v is centred where |sum| / sum of magnitudes * keys is more */
+    MXA_PREPARE_SLANT = 800 /* v is centred where |sum| / sum of magnitudes * keys is more; a wide
+                             * one of fewer than 16,384 keys from less on (sm90/prepare_values.h) */
 };
 
 /* One operand. Layouts of the outputs: sm90/forward_params.h. */
@@ -30,7 +30,7 @@ typedef struct mxa_prepare_params {
                           * the first pass */
     mxa_global mean;     /* v: FP32 [sequence][head][D], or 0 */
     mxa_global partial;  /* v: FP32 [row/128][head][D] column sums of v, then of its copy, or 0 */
-    mxa_global partial_magnitude; /* MXFP8 v: the same of its magnitudes, first pass */
+    mxa_global partial_magnitude; /* v: the same of its magnitudes, first pass */
 } mxa_prepare_params;
 
 /* A group whose values are all zero, or not all finite. */
@@ -39,12 +39,9 @@ enum { MXA_EXPONENT_NONE = 0x7FFF };
 /* q, k and, where its mean is made, v. */
 typedef struct mxa_prepare_all_params {
     mxa_prepare_params q, k, v;
-    /* uint32, zeroed before: items that have begun (sm90/prepare_all.cu); of each [sequence][kv
-     * head], items that added up v's columns (one more: the mean is made) and that copied an E4M3 v
-     * again; 1 where the mean of some MXFP8 v is taken from its copy. */
-    mxa_global items_begun, sums_made, values_made, leaning;
-    int32_t only_v;   /* sm90/prepare_all.cu: q and k are made by sm90/prepare_rows.cu */
-    int32_t together; /* then, kv heads at a time */
+    /* uint32, zeroed before: of each [sequence][kv head], items that added up v's columns (one
+     * more: some lean) and that were copied again; 1 where the columns of some v lean. */
+    mxa_global sums_made, values_made, leaning;
 } mxa_prepare_all_params;
 
 /* Memory that the kernels after it find zeroed; bytes: a multiple of 16. */
@@ -68,7 +65,7 @@ typedef struct mxa_record_params {
     float scale_log2e, bound;
 } mxa_record_params;
 
-/* What follows the copies of BF16: v's means corrected, and the records. */
+/* What follows the copies: v again where it leans, and the records. */
 typedef struct mxa_prepare_finish_params {
     mxa_prepare_all_params all;
     mxa_record_params records;

@@ -1,5 +1,5 @@
-/* prepare.cu: makes Hopper's private operand copies from any caller's tensors; prepare_all.cu does
- * it faster for some.
+/* prepare.cu: makes Hopper's private operand copies from any caller's tensors; prepare_bf16.cu
+ * and prepare_codes.cu do it faster for some.
  *
  * Formula and layouts: sm90/forward_params.h, docs/kernels/hopper_preparation.md.
  *   wide q and k are first quantized as their block says (docs/format.md), as a producer would;
@@ -227,11 +227,9 @@ MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
             sum[j] = add_rn(sum[j], add_rn(add_rn(x[j], x[8 + j]), add_rn(x[16 + j], x[24 + j])));
-            if (type > MXA_GPU_BF16) {
-                magnitude[j] =
-                    add_rn(magnitude[j], add_rn(add_rn(fold_abs(x[j]), fold_abs(x[8 + j])),
-                                                add_rn(fold_abs(x[16 + j]), fold_abs(x[24 + j]))));
-            }
+            magnitude[j] =
+                add_rn(magnitude[j], add_rn(add_rn(fold_abs(x[j]), fold_abs(x[8 + j])),
+                                            add_rn(fold_abs(x[16 + j]), fold_abs(x[24 + j]))));
         }
     }
     const uint64_t at =
@@ -240,11 +238,9 @@ MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared
     if (dev_thread() < dims) {
         dev_store_global_f32(params->partial + at, total);
     }
-    if (type > MXA_GPU_BF16) {
-        total = sum_columns(shared, width, magnitude);
-        if (dev_thread() < dims) {
-            dev_store_global_f32(params->partial_magnitude + at, total);
-        }
+    total = sum_columns(shared, width, magnitude);
+    if (dev_thread() < dims) {
+        dev_store_global_f32(params->partial_magnitude + at, total);
     }
 }
 
@@ -291,8 +287,8 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 256, mxa_prepare_params, parameters)
     mxa_global to = params->mean + 4 * (uint64_t)((sequence * params->heads + head) * dims + d);
     if (params->top) {
         mean = column_correction(dev_load_global_f32(to), mean);
-    } else if (params->partial_magnitude &&
-               !column_leans(sum, sum_chunks(params->partial_magnitude + at, chunks, step), used)) {
+    } else if (!column_leans(sum, sum_chunks(params->partial_magnitude + at, chunks, step), used,
+                             column_limit(used, params->from.type <= MXA_GPU_BF16))) {
         mean = 0.0f;
     }
     dev_store_global_f32(to, mean);
@@ -384,5 +380,5 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_records, 32, mxa_record_params, parameters)
         return;
     }
     records_make(params, dev_block_y(), 32 * (int64_t)dev_block_x(),
-                 params->rows / MXA_PREPARE_GROUP);
+                 params->rows / MXA_PREPARE_GROUP, 0);
 }

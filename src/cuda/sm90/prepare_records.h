@@ -47,17 +47,29 @@ MXA_DEVICE void mark_wide(const mxa_record_params *params, int sequence, int hea
     }
 }
 
-/* Of 32 groups of keys from `first` on, below `end`, a thread each; the whole warp. */
-MXA_DEVICE void records_make(const mxa_record_params *params, int head, int64_t first, int64_t end)
+/* Whether a (sequence, head) of `used` keys leans: then its counter of items is one more. */
+MXA_DEVICE int pair_leans(mxa_global counters, uint64_t pair, int used)
+{
+    const uint32_t items = ((uint32_t)used + MXA_PREPARE_CHUNK - 1) / MXA_PREPARE_CHUNK;
+    return dev_load_global_u32(counters + 4 * pair) > items;
+}
+
+/* Of 32 groups of keys from `first` on, below `end`, a thread each; the whole warp. leaning: 0, or
+ * where those of a (sequence, head) that leans are counted; its groups are left out. */
+MXA_DEVICE void records_make(const mxa_record_params *params, int head, int64_t first, int64_t end,
+                             mxa_global leaning)
 {
     const int64_t groups = params->rows / MXA_PREPARE_GROUP;
     const int64_t group = first + (dev_thread_again() & 31);
-    int shift = 0;
+    int shift = 0, is_mine = group < end;
     load_place place;
-    if (group < end) {
+    uint64_t pair = 0;
+    if (is_mine) {
         load_find(&params->batch, 1, (int)(group * MXA_PREPARE_GROUP), &place);
-        const uint64_t pair =
-            (uint64_t)place.sequence * (uint64_t)params->kv_heads + (uint64_t)head;
+        pair = (uint64_t)place.sequence * (uint64_t)params->kv_heads + (uint64_t)head;
+        is_mine = !leaning || !pair_leans(leaning, pair, place.used);
+    }
+    if (is_mine) {
         uint64_t at = (uint64_t)(head * groups + group);
         int top = dev_load_global_i32(params->top + 4 * pair) - 1024;
         if (top == -1024) {

@@ -94,14 +94,20 @@ MXA_DEVICE float column_mean(float sum, int used)
     return (bits_f32(mean) & 0x7FFFFFFFu) >= NOT_FINITE ? 0.0f : mean;
 }
 
-/* Whether a column of an MXFP8 v, which the mean's subtraction rounds again, is centred: where
- * |sum| / sum of magnitudes * keys is below this, the accumulator's bias, a tenth at 8,192 keys of
- * one sign, is below 1%, and the values stay as they were given. WHY not lower: of N(0, 1) data
- * that number is 1.25 * sqrt(keys) deviations, and at 512 one column in 700 leaned by chance at
- * 16,384 keys, some of them in every call, whose heads were copied twice. */
-MXA_DEVICE int column_leans(float sum, float magnitude, int used)
+/* Limit of |sum| / sum of magnitudes * keys above which a column leans, and is centred: the
+ * accumulator's bias, a tenth of O at 8,192 keys of one sign, is in proportion to it. WHY not
+ * lower: that number of N(0, 1) data is 1.25 * sqrt(keys) deviations. Where it is passed the copy
+ * is made twice, and at 512 one column in 700 passed it by chance at 16,384 keys; an MXFP8 v is
+ * rounded again, too. A wide one, which is not, is centred from five deviations on. */
+MXA_DEVICE float column_limit(int used, int is_wide)
 {
-    return mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, (float)MXA_PREPARE_SLANT);
+    const float most = (float)MXA_PREPARE_SLANT, five = mul_rn(6.25f, sqrt_rn((float)used));
+    return is_wide && five < most ? five : most;
+}
+
+MXA_DEVICE int column_leans(float sum, float magnitude, int used, float limit)
+{
+    return mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, limit);
 }
 
 /* What the epilogue adds for a column whose copy is without `taken`, given the copy's own mean.
@@ -132,9 +138,18 @@ MXA_DEVICE float sum_codes(mxa_u32x4 v)
     return add_rn(f32_from_f16_low(sum), f32_from_f16_high(sum));
 }
 
-/* The tile's rows to the copy, and the sums of its columns where they are wanted. `scales`:
- * 2^exponent of the four groups in shared memory, 0 for one that is not finite. The CTA's threads
- * divide 8*width; width: dims up to the next power of two. */
+/* Sum of a tile's row of 128 codes, in eight neighbouring lanes that have 16 each; `scales`:
+ * 2^exponent of the four groups in shared memory, 0 for one that is not finite. */
+MXA_DEVICE float tile_row_sum(mxa_u32x4 v, mxa_shared scales, int part)
+{
+    float sum = mul_rn(sum_codes(v), dev_load_shared_f32(scales + 4 * (uint32_t)(part / 2)));
+    sum = add_rn(sum, shuffle_xor_f32(sum, 1));
+    sum = add_rn(sum, shuffle_xor_f32(sum, 2));
+    return add_rn(sum, shuffle_xor_f32(sum, 4));
+}
+
+/* The tile's rows to the copy, and the sums of its columns where they are wanted. The
+ * CTA's threads divide 8*width; width: dims up to the next power of two. */
 MXA_DEVICE void values_store(const mxa_prepare_params *params, mxa_shared tile, mxa_shared scales,
                              int width, int threads, int dims, int block, int head)
 {
@@ -153,11 +168,7 @@ MXA_DEVICE void values_store(const mxa_prepare_params *params, mxa_shared tile, 
                                    v);
         }
         if (params->partial) {
-            float sum =
-                mul_rn(sum_codes(v), dev_load_shared_f32(scales + 4 * (uint32_t)(part / 2)));
-            sum = add_rn(sum, shuffle_xor_f32(sum, 1));
-            sum = add_rn(sum, shuffle_xor_f32(sum, 2));
-            sum = add_rn(sum, shuffle_xor_f32(sum, 4));
+            const float sum = tile_row_sum(v, scales, part);
             if (part == 0 && row < dims) {
                 int64_t to = ((int64_t)block * params->heads + head) * dims + row;
                 dev_store_global_f32(params->partial + 4 * (uint64_t)to, sum);
