@@ -1,30 +1,40 @@
 /* backward_rows.cu: first pass of the Hopper backward: what rows of dO, O and V say.
  *
  * Formula: docs/math.md, backward; numbers: docs/kernels/hopper_backward.md.
- *   dO    quantized as its block says, folded to one exponent per 32 rows; column sums of it
+ *   dO    quantized as its block says, folded to one exponent per 32 rows, as rows and turned over;
+ *         column sums of it
  *   rows  delta_i = dO_i . O_i - dO_i . mean of V - dLSE_i, and LSE_i in log2 units
  *   V     the forward's transposed copy, turned back to rows
  * and of each group of 32 rows the norms that exponents are chosen by.
  *
  * One CTA for 64 queries of a q head or 128 keys of a kv head (y: q heads, then kv heads); 2*D
- * threads. A warp holds 32 x 32 elements of dO and of O, which is a block: a lane 8 of 4 rows. They
- * stay as they were read and are widened whenever they are looked at: that leaves registers for
- * three CTAs a multiprocessor, and so loads in flight while others compute.
+ * threads. A warp holds 32 x 32 elements of dO and of O, which is a block: a lane 8 of 4 rows,
+ * those that are one word of the turned copy. They stay as they were read and are widened whenever
+ * they are looked at: that leaves registers for three CTAs a multiprocessor, and so loads in flight
+ * while others compute.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/cluster.h"
-#include "cuda/sm90/backward_place.h"
+#include "cuda/sm90/backward_turn.h"
 #include "cuda/sm90/prepare_fold.h"
 
-/* Shared memory: maxima of warps; sums of rows, by 32 dimensions; column sums, by half; V's tile.
+/* Shared memory: maxima of warps; sums of rows, by 32 dimensions; column sums, by half; dO's tile.
+ * Or V's tile.
  */
-enum { AT_REDUCE = 0, AT_TILE = 512, AT_SUMS = AT_TILE, AT_COLUMNS = AT_SUMS + 8 * 64 * 16 };
-enum { ROWS_BYTES = AT_TILE + 17024, ROWS_BYTES_D256 = AT_TILE + 33856 };
+enum {
+    AT_REDUCE = 0,
+    AT_TILE = 512,
+    AT_SUMS = AT_TILE,
+    AT_COLUMNS = AT_SUMS + 8 * 64 * 16,
+    AT_TURNED = AT_COLUMNS + 2 * 256 * 4
+};
+enum { ROWS_BYTES = AT_TILE + 18976, ROWS_BYTES_D256 = AT_TILE + 33856 };
+MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(16, 128) <= ROWS_BYTES, "dO's tile");
+MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(16, 256) <= ROWS_BYTES_D256, "dO's tile");
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 128) <= ROWS_BYTES - AT_TILE, "V's tile");
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 256) <= ROWS_BYTES_D256 - AT_TILE, "V's tile");
-MXA_STATIC_ASSERT(AT_COLUMNS + 2 * 256 * 4 <= ROWS_BYTES, "column sums");
 
 /* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
 MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
@@ -47,6 +57,9 @@ typedef struct held_rows {
     uint32_t w[32];
 } held_rows;
 
+/* A thread's rows from its first. */
+#define HELD_ROW(i) (8 * ((i) >> 1) + ((i)&1))
+
 /* Reads them; zeros beyond the sequence and from `dims` on. `type`: a constant, or 0. */
 MXA_DEVICE void hold_rows(const mxa_gpu_operand *from, int type, const load_place *place,
                           const int *position, int head, int d, int dims, held_rows *rows)
@@ -61,12 +74,12 @@ MXA_DEVICE void hold_rows(const mxa_gpu_operand *from, int type, const load_plac
         return;
     }
     const mxa_global at = from->data + 2 * load_index(from, place, position[0], head, d);
-    const uint64_t step = 16 * (uint64_t)from->stride_token; /* eight rows */
+    const uint64_t step = 2 * (uint64_t)from->stride_token;
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         mxa_u32x4 v = {0, 0, 0, 0};
         if (position[i] < place->used && d < dims) {
-            v = dev_load_global_u32x4(at + (uint64_t)i * step);
+            v = dev_load_global_u32x4(at + (uint64_t)HELD_ROW(i) * step);
         }
         rows->w[4 * i] = v.x;
         rows->w[4 * i + 1] = v.y;
@@ -250,6 +263,12 @@ MXA_DEVICE void sum_halves(float *v, int count, int mask)
     }
 }
 
+/* First of the rows of four lanes, of a warp's 32. */
+MXA_DEVICE int held_first(int quad)
+{
+    return 16 * (quad >> 2) + 2 * (quad & 3);
+}
+
 /* Sums over 32 dimensions, four lanes, of 16 values, the four of row_sums of each of four rows, to
  * shared memory. Half of a lane's values go away with each step. */
 MXA_DEVICE void sum_rows(mxa_shared shared, int part, int half, float *v)
@@ -257,7 +276,7 @@ MXA_DEVICE void sum_rows(mxa_shared shared, int part, int half, float *v)
     const int lane = dev_thread() & 31;
     sum_halves(v, 8, 1);
     sum_halves(v, 4, 2);
-    const int row = 32 * half + (lane >> 2) + 16 * (lane & 1) + 4 * (lane & 2);
+    const int row = 32 * half + held_first(lane >> 2) + HELD_ROW(2 * (lane & 1) + (lane >> 1 & 1));
     const mxa_u32x4 sums = {bits_f32(v[0]), bits_f32(v[1]), bits_f32(v[2]), bits_f32(v[3])};
     dev_store_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(64 * part + row), sums);
 }
@@ -338,14 +357,16 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
     }
 }
 
-/* Eight codes of dO's payload. */
-MXA_DEVICE void write_row(mxa_global to, int finite, float inverse, const float *x)
+/* Eight codes of dO's payload: to memory and to w. */
+MXA_DEVICE void write_row(mxa_global to, int finite, float inverse, const float *x, uint32_t *w)
 {
     const uint32_t a = e4m3x4_from_f32(mul_rn(x[0], inverse), mul_rn(x[1], inverse),
                                        mul_rn(x[2], inverse), mul_rn(x[3], inverse));
     const uint32_t b = e4m3x4_from_f32(mul_rn(x[4], inverse), mul_rn(x[5], inverse),
                                        mul_rn(x[6], inverse), mul_rn(x[7], inverse));
-    dev_store_global_u32x2(to, finite ? a : 0x7F7F7F7Fu, finite ? b : 0x7F7F7F7Fu);
+    w[0] = finite ? a : 0x7F7F7F7Fu;
+    w[1] = finite ? b : 0x7F7F7F7Fu;
+    dev_store_global_u32x2(to, w[0], w[1]);
 }
 
 /* V's mean of 8 dimensions, or zeros. */
@@ -378,20 +399,25 @@ MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared 
     const int half = dev_thread() / head_dim, finite = most < NOT_FINITE;
     const float inverse = finite ? inverse_power(fold_exponent(most, 1)) : 0.0f;
     float mean[8], sums[16], columns[8];
+    uint32_t codes[8];
     read_mean(params, place->sequence, head, d, mean);
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         float x[8], o[8];
         widen_row(type, dout, i, x);
         round_row(rounding, x);
-        write_row(to + (uint64_t)(8 * i * head_dim), finite, inverse, x);
+        const int there = position[i] < place->used;
+        write_row(to + (uint64_t)(HELD_ROW(i) * head_dim), finite, inverse, x, codes + 2 * i);
+        codes[2 * i] = there ? codes[2 * i] : 0;
+        codes[2 * i + 1] = there ? codes[2 * i + 1] : 0;
         widen_row(type, out, i, o);
-        multiply_row(x, o, mean, position[i] < place->used, sums + 4 * i);
+        multiply_row(x, o, mean, there, sums + 4 * i);
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
             columns[j] = i == 0 ? x[j] : add_rn(columns[j], x[j]);
         }
     }
+    turn(shared + AT_TURNED, 16, d, 8 * half + ((dev_thread() & 31) >> 2), 0x3210, codes);
     sum_rows(shared, d / 32, half, sums);
     sum_columns(shared, head_dim, half, d, columns);
 }
@@ -401,7 +427,7 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
                                 int type, int head_dim, int head)
 {
     const int warp = dev_thread() >> 5, lane = dev_thread() & 31, warps = head_dim / 32;
-    const int half = warp / warps, row = 32 * half + (lane >> 2);
+    const int half = warp / warps, row = 32 * half + held_first(lane >> 2);
     const int d = 32 * (warp % warps) + 8 * (lane & 3);
     const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)dev_block_x();
     load_place place;
@@ -414,7 +440,7 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
         return;
     }
     const int first = place.position + row;
-    const int position[4] = {first, first + 8, first + 16, first + 24};
+    const int position[4] = {first, first + HELD_ROW(1), first + HELD_ROW(2), first + HELD_ROW(3)};
     held_rows dout, out;
     hold_rows(&params->dout, type, &place, position, head, d, params->head_dim_v, &dout);
     hold_rows(&params->o, type, &place, position, head, d, params->head_dim_v, &out);
@@ -443,6 +469,8 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
             (uint32_t)(most < NOT_FINITE ? fold_exponent(most, 1) : MXA_EXPONENT_NONE));
     }
     cta_sync();
+    write_turned(shared + AT_TURNED, 16, head_dim,
+                 params->dout_t + block * (uint64_t)(64 * head_dim));
     if (dev_thread() < MXA_BACKWARD_TILE_Q) {
         finish_rows(params, shared, head_dim, &place, block, dev_thread(), head, &given);
     }

@@ -4,8 +4,9 @@
  *   factors  one CTA a (sequence, kv head): the mean of dO of its q heads, and the exponents that
  *            all its groups are held against, from the groups' norms
  *   tiles    one CTA for 64 queries of a q head or 128 keys of a kv head (y: q heads, then kv
- *            heads), 2*D threads: Q^T, dO^T and K^T with their exponents shifted, records of rows
- *            and groups, and dQ's sums cleared
+ *            heads), 2*D threads: Q^T and K^T with their exponents shifted, records of rows and
+ *            groups, and dQ's sums cleared; dO^T where the first pass's is not to be: less a mean,
+ *            or shifted
  *
  * A product of two rounded operands keeps its exponents where they do not sum away: dS of a query
  * group g and a key group j is held times 2^(8 - a_g - b_j), and 2^(a_g - L_g) goes into Q^T, 2^b_j
@@ -438,6 +439,12 @@ MXA_DEVICE void find_exponents(const mxa_backward_prepare_params *params, uint64
     e->sum_log2 = group.sum_log2;
 }
 
+/* Whether dO^T has another exponent than the row copy. */
+MXA_DEVICE int is_shifted(const query_exponents *e)
+{
+    return e->turned != e->dout - e->sum_log2;
+}
+
 /* The tile's record: rows by one thread each, groups by one each. */
 MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t block, int head,
                              int sequence, int q_row, int rows, const query_exponents *e,
@@ -521,43 +528,50 @@ MXA_DEVICE void tile_of_queries(const mxa_backward_prepare_params *params, mxa_s
         return;
     }
     const int rows = place.used - place.position, stride = copy_stride(params);
-    uint32_t q[8], dout[8];
+    uint32_t q[8];
     read_codes(params->q + (uint64_t)((head * params->q_rows + q_row) * stride + d), stride, row,
                d < params->head_dim ? rows : 0, q);
-    read_codes(params->dout_rows + (block * 64 * (uint64_t)head_dim + (uint64_t)d), head_dim, row,
-               rows, dout);
     const uint64_t pair = (uint64_t)(place.sequence * params->heads + head);
     mxa_backward_factors f;
-    query_exponents e; /* of the row's half, for its record; then of the half that it copies */
+    query_exponents e[2]; /* of the halves */
     read_factors(params, place.sequence, head / params->group, &f);
     const float mean = dev_load_global_f32(params->mean_used + 4 * pair);
-    find_exponents(params, block, dev_thread() / MXA_BACKWARD_GROUP & 1, head, q_row, rows, mean,
-                   &f, &e);
+    find_exponents(params, block, 0, head, q_row, rows, mean, &f, &e[0]);
+    find_exponents(params, block, 1, head, q_row, rows, mean, &f, &e[1]);
     clear_sums(params, head_dim, (int)pair / params->group, block);
-    write_record(params, block, head, place.sequence, q_row, rows, &e, &f);
-    find_exponents(params, block, half, head, q_row, rows, mean, &f, &e);
+    const query_exponents of_row = dev_thread() / MXA_BACKWARD_GROUP & 1 ? e[1] : e[0];
+    const query_exponents mine = half ? e[1] : e[0];
+    write_record(params, block, head, place.sequence, q_row, rows, &of_row, &f);
 
     const mxa_shared q_tile = shared + AT_TILE;
     const mxa_shared dout_tile = q_tile + (uint32_t)BACKWARD_TURN_BYTES(16, head_dim);
-    const uint32_t factor = shift_factor(e.q + e.a - e.sum_log2 - f.q_log2);
+    const uint32_t factor = shift_factor(mine.q + mine.a - mine.sum_log2 - f.q_log2);
     MXA_UNROLL
     for (int i = 0; i < 8; i++) {
         q[i] = shift_codes(q[i], factor);
     }
     turn(q_tile, 16, d, quad, 0x3210, q);
-    if (mean > 0.0f) {
-        centre_codes(params, &place, head, head_dim, d, row, e.turned + e.sum_log2, dout);
-    } else if (e.turned != e.dout - e.sum_log2) {
-        const uint32_t down = shift_factor(e.dout - e.sum_log2 - e.turned);
-        MXA_UNROLL
-        for (int i = 0; i < 8; i++) {
-            dout[i] = shift_codes(dout[i], down);
+    const int again = mean > 0.0f || is_shifted(&e[0]) || is_shifted(&e[1]);
+    if (again) {
+        uint32_t dout[8];
+        if (mean > 0.0f) {
+            centre_codes(params, &place, head, head_dim, d, row, mine.turned + mine.sum_log2, dout);
+        } else {
+            const uint32_t down = shift_factor(mine.dout - mine.sum_log2 - mine.turned);
+            read_codes(params->dout_rows + (block * 64 * (uint64_t)head_dim + (uint64_t)d),
+                       head_dim, row, rows, dout);
+            MXA_UNROLL
+            for (int i = 0; i < 8; i++) {
+                dout[i] = shift_codes(dout[i], down);
+            }
         }
+        turn(dout_tile, 16, d, quad, 0x3210, dout);
     }
-    turn(dout_tile, 16, d, quad, 0x3210, dout);
     cta_sync();
     write_turned(q_tile, 16, head_dim, params->q_t + block * (uint64_t)(64 * head_dim));
-    write_turned(dout_tile, 16, head_dim, params->dout_t + block * (uint64_t)(64 * head_dim));
+    if (again) {
+        write_turned(dout_tile, 16, head_dim, params->dout_t + block * (uint64_t)(64 * head_dim));
+    }
 }
 
 /* 128 keys of one kv head. */
