@@ -275,10 +275,11 @@ static void fill_params(run *r)
     params->head_dim = (int32_t)p->head_dim;
     params->head_dim_v = (int32_t)p->head_dim_v;
     params->dq_f32 = p->dq_reduce == MXATTN_DQ_REDUCE_FP32;
-    if (!params->batch.sequences && mxa_backward_width(p) <= 128) {
-        const int keys = tile_keys(r);
+    if (mxa_backward_width(p) <= 128) {
         params->done = r->base + (uint64_t)r->l.done;
-        params->done_most = (params->batch.seqlen_k + keys - 1) / keys * mxa_backward_warpgroups(p);
+        params->tile_keys = tile_keys(r);
+        params->done_each = mxa_backward_warpgroups(p);
+        params->turns = params->batch.sequences ? r->base + (uint64_t)r->l.turns : 0;
     }
     params->clear_pairs = pairs_ahead(r) ? pairs_ahead(r) : INT32_MAX;
     params->dq_log2_given = p->dq_scale_log2;
@@ -345,6 +346,7 @@ static mxattn_status schedule(const run *r)
     params.tiles = r->base + (uint64_t)r->l.tiles;
     params.tile_count = r->base + (uint64_t)r->l.tile_count;
     params.ranks = r->base + (uint64_t)r->l.ranks;
+    params.turns = r->params.turns;
     return mxa_cuda_launch_early(r->device, MXA_KERNEL_SCHEDULE_KEYS, 1, 1, 1024, r->call->stream,
                                  &params);
 }
@@ -491,6 +493,7 @@ static mxattn_status attend(const run *r)
     params.cleared = from->cleared;
     params.done = from->done;
     params.ahead = pairs_ahead(r);
+    params.turns = from->turns;
     params.together = pairs_together(p);
     params.dk = mxa_address(r->dk.data);
     params.dk_batch = r->dk.stride[0];
@@ -526,9 +529,10 @@ static mxattn_status finish(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const unsigned parts = mxa_backward_width(p) > 128 ? 2 : 1, rows = parts * (unsigned)p->heads;
+    const int in_line = r->params.done && !r->params.batch.sequences;
     mxattn_status status =
-        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, r->params.done ? r->q_tiles * rows : r->q_tiles,
-               r->params.done ? 1 : rows, 128);
+        launch(r, MXA_KERNEL_BACKWARD_FINISH_D64, in_line ? r->q_tiles * rows : r->q_tiles,
+               in_line ? 1 : rows, 128);
     if (!status && r->params.partial_sink) {
         status = mxa_cuda_launch(r->device, MXA_KERNEL_BACKWARD_SINKS, (unsigned)p->heads, 1, 256,
                                  r->call->stream, &r->params);

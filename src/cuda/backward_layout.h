@@ -16,7 +16,7 @@ typedef struct mxa_backward_layout {
     int64_t factors, dv_factor, far, dq_log2, mean, mean_used;
     int64_t q_t, dout_t, k_t, q_records, k_records;
     int64_t column_sums, dq, order;
-    int64_t tiles, tile_count, ranks, taken, cleared, done, zeros;
+    int64_t tiles, tile_count, ranks, turns, taken, cleared, done, zeros;
     int64_t wide[3]; /* of gradients that leave as MXFP8, FP32: dq, dk, dv */
     int64_t bytes;
     int64_t q_tiles, k_tiles; /* of a head; k_tiles: of 128 keys, as the copies are padded */

@@ -77,6 +77,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.tiles = take(&at, parts * kv_heads * l.k_tiles * (int64_t)sizeof(mxa_gpu_tile));
     l.tile_count = take(&at, 4);
     l.ranks = take(&at, p->batch * 8);
+    l.turns = take(&at, p->batch * 8);
     l.taken = take(&at, 4);
     l.cleared = take(&at, p->batch * kv_heads * 4);
     l.done = take(&at, p->batch * kv_heads * 4);

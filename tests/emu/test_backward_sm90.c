@@ -172,6 +172,31 @@ static void jagged_prepared(void)
     mxt_attention_free(&a);
 }
 
+/* More sequences than go together with a diagonal, some without keys or queries: the main kernel
+ * clears dQ of the later ones. */
+static void jagged_many(void)
+{
+    enum { BATCH = 20 };
+    int32_t cu_q[BATCH + 1] = {0}, cu_k[BATCH + 1] = {0};
+    mxt_attention a;
+    const mxt_backward_case c = {
+        .left = -1, .right = -1, .causal = 1, .operands = MXATTN_F32, .gradients = MXATTN_BF16};
+    for (int b = 0; b < BATCH; b++) {
+        cu_q[b + 1] = cu_q[b] + (b % 7 == 3 ? 0 : 1 + 11 * b % 70);
+        cu_k[b + 1] = cu_k[b] + (b % 5 == 2 ? 0 : 1 + 13 * b % 70);
+    }
+    mxt_case("jagged, many");
+    mxt_attention_jagged(&a, BATCH, cu_q, -1, cu_k, -1, 1, 1, 64);
+    mxt_backward_options(&a, &c);
+    mxt_attention_alloc(&a);
+    mxt_attention_fill(&a, MXT_GAUSSIAN, 10);
+    mxa_emu_session_clear();
+    mxa_emu_session_now()->options.seed = 1;
+    mxt_backward_check(&a, &c, MXATTN_BACKEND_EMU_SM90);
+    check_reports(1);
+    mxt_attention_free(&a);
+}
+
 /* A tile of 192 keys reaches over the end of a sequence into the next one's rows: nothing of those
  * gets in, NaN or not. */
 static void other_sequence(void)
@@ -297,6 +322,7 @@ int main(int argc, char **argv)
     if (argc < 2 || strcmp(argv[1], "jagged") == 0) {
         jagged();
         jagged_prepared();
+        jagged_many();
         quantized_gradients();
     }
     if (argc < 2 || strcmp(argv[1], "NaN") == 0) {

@@ -88,6 +88,7 @@ typedef struct mxa_schedule_params {
     int32_t ordered;          /* of keys: additions to dQ come in order */
     mxa_global sequences, tiles, tile_count;
     mxa_global ranks;         /* of keys: scratch, 8 bytes a sequence */
+    mxa_global turns;         /* of keys: int32 [batch][2], written; or 0 (backward_params.h) */
     mxa_global status;        /* uint32, written: a device status word (status.h) */
     mxa_global caller_status; /* the caller's device_status, or 0 */
 } mxa_schedule_params;

@@ -237,6 +237,18 @@ MXA_DEVICE int key_tile_place(const mxa_schedule_params *params, int rank, int w
     return at;
 }
 
+/* Which sequence follows each `width` ranks on, and how many tiles of keys the one has that it
+ * follows. */
+MXA_DEVICE void write_turns(const mxa_schedule_params *params, int width)
+{
+    for (int rank = dev_thread(); rank < params->batch; rank += THREADS) {
+        const int next = rank + width < params->batch ? ranked(params, rank + width) : -1;
+        const int before = rank < width ? 0 : key_tiles(params, ranked(params, rank - width));
+        dev_store_global_u32x2(params->turns + 8 * (uint64_t)ranked(params, rank), (uint32_t)next,
+                               (uint32_t)before);
+    }
+}
+
 /* The list of key tiles of a batch whose records and status are there; heads: kv heads; tile_q:
  * keys of a tile. Without a diagonal all tiles of a (sequence, head) pair in a row: neighbours
  * share queries and dQ in L2. Else MXA_KEYS_TOGETHER pairs' first tiles, which most queries see,
@@ -254,6 +266,9 @@ MXA_DEVICE void schedule_keys(const mxa_schedule_params *params, mxa_shared shar
     }
     rank_sequences(params, shared);
     const int total = place_ranks(params, shared);
+    if (params->turns) {
+        write_turns(params, width);
+    }
     for (int rank = dev_thread() >> 5; rank < params->batch; rank += THREADS / 32) {
         const int sequence = ranked(params, rank), tiles = key_tiles(params, sequence);
         for (int t = lane; t < tiles; t += 32) {

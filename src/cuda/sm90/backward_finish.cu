@@ -75,27 +75,52 @@ MXA_DEVICE void store_row(const mxa_backward_prepare_params *params, mxa_global 
     }
 }
 
-/* Which tile of which head, once its sums are there. With `done` the grid is a line of the tiles of
- * each pair, as the main kernel completes them, and begins while it works on its last ones, on
- * multiprocessors that it has left. */
-MXA_DEVICE void find_tile(const mxa_backward_prepare_params *params, int *tile, int *head)
+/* Until the main kernel has added up dQ of the (sequence, kv head) pair of the tile at `place`. */
+MXA_DEVICE void wait_done(const mxa_backward_prepare_params *params, const load_place *place,
+                          int head)
 {
+    const int keys =
+        params->batch.sequences
+            ? dev_load_global_i32(params->batch.sequences + 64 * (uint64_t)place->sequence + 24)
+            : params->batch.seqlen_k;
+    const int most = (keys + params->tile_keys - 1) / params->tile_keys * params->done_each;
+    const uint64_t pair = (uint64_t)((place->sequence * params->heads + head) / params->group);
+    if (dev_thread() == 0) {
+        while ((int)dev_load_acquire_global_u32(params->done + 4 * pair) != most) {
+        }
+    }
+    cta_sync();
+}
+
+/* Which tile of which head, once its sums are there; 0: there is none. With `done` a dense batch's
+ * grid is a line of the tiles of each pair, as the main kernel completes them, and every grid
+ * begins while it works on its last ones, on multiprocessors that it has left. */
+MXA_DEVICE int find_tile(const mxa_backward_prepare_params *params, load_place *place, int *tile,
+                         int *head)
+{
+    int q_row;
     *tile = dev_block_x();
     *head = dev_block_y();
     if (!params->done) {
         grid_dependency_wait();
-        return;
     }
-    const int tiles = params->q_tiles_most / params->batch.batch, each = tiles * params->heads;
-    const int sequence = *tile / each, inside = *tile % each;
-    *tile = sequence * tiles + inside % tiles;
-    *head = inside / tiles;
-    if (dev_thread() == 0) {
-        const uint64_t pair = (uint64_t)((sequence * params->heads + *head) / params->group);
-        while ((int)dev_load_acquire_global_u32(params->done + 4 * pair) != params->done_most) {
-        }
+    /* WHY before words of the main kernel are waited for: it writes none for a malformed batch. */
+    if (params->batch.status && dev_load_global_u32(params->batch.status)) {
+        return 0;
     }
-    cta_sync();
+    if (params->done && !params->batch.sequences) {
+        const int tiles = params->q_tiles_most / params->batch.batch, each = tiles * params->heads;
+        const int sequence = *tile / each, inside = *tile % each;
+        *tile = sequence * tiles + inside % tiles;
+        *head = inside / tiles;
+    }
+    if (!backward_find_queries(&params->batch, *tile, place, &q_row)) {
+        return 0;
+    }
+    if (params->done) {
+        wait_done(params, place, *head);
+    }
+    return 1;
 }
 
 /* head_dim: of one of the `parts` that the dimensions come in; heads are that many more. */
@@ -104,16 +129,14 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
     const mxa_shared shared = dev_shared();
     const int chunks = head_dim / 8;
     load_place place;
-    int q_row, tile, head;
-    find_tile(params, &tile, &head);
+    int tile, head;
+    if (!find_tile(params, &place, &tile, &head)) {
+        return;
+    }
     const int part = head % parts;
     head /= parts;
     const uint64_t whole = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)tile;
     const uint64_t block = whole * (uint64_t)parts + (uint64_t)part;
-    if ((params->batch.status && dev_load_global_u32(params->batch.status)) ||
-        !backward_find_queries(&params->batch, tile, &place, &q_row)) {
-        return;
-    }
     if (params->dq_f32) {
         read_sums(params, shared, 1, head_dim, block);
     } else {
@@ -152,7 +175,7 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
 /* The grid ends after the main kernel: one CTA sees to that. */
 MXA_DEVICE void end_last(const mxa_backward_prepare_params *params)
 {
-    if (params->done && dev_block_x() == dev_grid_x() - 1) {
+    if (params->done && dev_block_x() == dev_grid_x() - 1 && dev_block_y() == 0) {
         grid_dependency_wait();
     }
 }

@@ -65,25 +65,37 @@ MXA_DEVICE int BACKWARD(pair)(const mxa_backward_params *params, mxa_shared tile
            (int)dev_load_shared_u32(tile + BACKWARD_TILE_PLACE);
 }
 
-/* Zeros for a share of dQ's sums of the pair `ahead` further on, as much as this tile of keys is of
- * its pair, and word of it. Whole warp. */
+/* Zeros for a share of dQ's sums of a pair further on, as much as this tile of keys is of its pair,
+ * and word of it. Whole warp. */
 MXA_DEVICE void BACKWARD(clear_ahead)(const mxa_backward_params *params, mxa_shared tile)
 {
     const int kv_heads = params->heads / params->group;
-    const int pair = BACKWARD(pair)(params, tile) + params->ahead;
+    int pair = BACKWARD(pair)(params, tile) + params->ahead, q_used = params->batch.seqlen_q,
+        q_tile;
+    if (params->turns) {
+        const int next = dev_load_global_i32(params->turns + 8 * (uint64_t)(pair / kv_heads));
+        pair = next < 0 ? params->batch.batch * kv_heads : next * kv_heads + pair % kv_heads;
+    }
     if (pair >= params->batch.batch * kv_heads) {
         return;
     }
-    const int tiles = (params->batch.seqlen_q + TILE_Q - 1) / TILE_Q;
+    q_tile = pair / kv_heads * ((q_used + TILE_Q - 1) / TILE_Q);
+    if (params->turns) {
+        const mxa_global record = params->batch.sequences + 64 * (uint64_t)(pair / kv_heads);
+        q_used = dev_load_global_i32(record + 8);
+        q_tile = (dev_load_global_i32(record + 32) / MXA_BACKWARD_GROUP + pair / kv_heads + 1) / 2;
+    }
+    const int tiles = (q_used + TILE_Q - 1) / TILE_Q;
     const int share = (int)dev_load_shared_u32(tile + BACKWARD_TILE_STEPS + 4) / TILE_K;
-    const int first = tiles * share / params->batch.tiles_per_sequence;
-    const int count = tiles * (share + 1) / params->batch.tiles_per_sequence - first;
+    const int shares =
+        ((int)dev_load_shared_u32(tile + BACKWARD_TILE_STEPS + 8) + TILE_K - 1) / TILE_K;
+    const int first = tiles * share / shares, count = tiles * (share + 1) / shares - first;
     const int units = count * (params->dq_f32 ? 4 * STAGING_BYTES / 512 : 2 * STAGING_BYTES / 512);
     const mxa_u32x4 zero = {0, 0, 0, 0};
     MXA_NO_UNROLL
     for (int h = 0; h < params->group; h++) {
-        const int64_t block = (int64_t)(pair % kv_heads * params->group + h) * params->q_tiles +
-                              pair / kv_heads * tiles + first;
+        const int64_t block =
+            (int64_t)(pair % kv_heads * params->group + h) * params->q_tiles + q_tile + first;
         mxa_global at = params->dq + (uint64_t)(block * (params->dq_f32 ? 4 * STAGING_BYTES
                                                                         : 2 * STAGING_BYTES) +
                                                 16 * BACKWARD_LANE);
@@ -102,11 +114,16 @@ MXA_DEVICE void BACKWARD(clear_ahead)(const mxa_backward_params *params, mxa_sha
 MXA_DEVICE void BACKWARD(wait_cleared)(const mxa_backward_params *params, mxa_shared tile)
 {
     const int pair = BACKWARD(pair)(params, tile);
-    if (pair < params->ahead) {
+    int shares = pair < params->ahead ? 0 : params->batch.tiles_per_sequence;
+    if (params->turns) {
+        shares = dev_load_global_i32(
+            params->turns + 8 * (uint64_t)dev_load_shared_u32(tile + BACKWARD_TILE_STEPS + 12) + 4);
+    }
+    if (shares == 0) {
         return; /* by the pass before */
     }
     const mxa_global word = params->cleared + 4 * (uint64_t)pair;
-    while ((int)dev_load_acquire_global_u32(word) != params->batch.tiles_per_sequence) {
+    while ((int)dev_load_acquire_global_u32(word) != shares) {
     }
     fence_async_global();
 }
@@ -151,11 +168,11 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
             break;
         }
         end += steps;
-        if (params->ahead && warpgroup == 0) {
+        if ((params->ahead || params->turns) && warpgroup == 0) {
             BACKWARD(clear_ahead)(params, TILE_AT(count));
         }
         if (BACKWARD_LANE == 0) {
-            if (params->ahead) {
+            if (params->ahead || params->turns) {
                 BACKWARD(wait_cleared)(params, TILE_AT(count));
             }
             mbarrier_arrive(KV_EMPTY);

@@ -96,6 +96,10 @@ typedef struct mxa_backward_params {
     int32_t tiles;    /* entries of a dense batch's work list */
     int32_t together; /* (sequence, kv head) pairs whose tiles go one after another: the first of
                        * each, the second of each; 1: all tiles of a pair in a row */
+    mxa_global turns; /* int32 [sequence][2] of a batch with tables, or 0: what `ahead` is of a
+                       * dense one. The sequence whose dQ this one's tiles of keys clear a share of,
+                       * each of its own head, or -1; how many shares are cleared so of this one's,
+                       * 0: all of it was cleared before */
     int32_t ahead;    /* a tile of keys clears a share of dQ of the pair this much further on; dQ of
                        * the first ones was cleared before. 0: all of it was */
     int32_t dq_f32;

@@ -77,6 +77,7 @@ typedef struct mxa_backward_prepare_params {
     mxa_global zeros;     /* cleared: a block of k_t */
     mxa_global cleared;   /* cleared: uint32 [sequence][kv_head] */
     mxa_global done;      /* cleared, likewise; or 0: dQ waits for all of the main kernel */
+    mxa_global turns;     /* of a batch with tables: which dQ the main kernel clears; or 0: none */
     /* Last. */
     mxa_global dq_out, dsink;
     int64_t dq_batch, dq_token, dq_head;
@@ -90,11 +91,11 @@ typedef struct mxa_backward_prepare_params {
     int32_t head_dim, head_dim_v; /* the caller's: multiples of 8, at most the instance's, whose
                                    * private rows have zeros beyond */
     int32_t dq_f32;
-    int32_t done_most;        /* what a pair's word in `done` comes to */
-    int32_t clear_pairs;      /* dq is cleared of the first ones (sequence, kv head) alone */
-    int32_t dq_log2_given;    /* INT32_MIN: from the bound */
-    float scale, scale_log2e; /* softmax_scale; times log2(e) */
-    float softcap;            /* 0: off */
+    int32_t tile_keys, done_each; /* keys of a tile of the main kernel; what one adds to `done` */
+    int32_t clear_pairs;          /* dq is cleared of the first ones (sequence, kv head) alone */
+    int32_t dq_log2_given;        /* INT32_MIN: from the bound */
+    float scale, scale_log2e;     /* softmax_scale; times log2(e) */
+    float softcap;                /* 0: off */
 } mxa_backward_prepare_params;
 
 #endif

@@ -493,12 +493,22 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
     }
 }
 
+/* Whether the main kernel clears dQ's sums of the (sequence, kv head) pair. WHY not where the
+ * sequence has no keys: then nothing waits for it. */
+MXA_DEVICE int main_clears(const mxa_backward_prepare_params *params, int sequence, int pair)
+{
+    return params->turns
+               ? dev_load_global_i32(params->turns + 8 * (uint64_t)sequence + 4) > 0 &&
+                     dev_load_global_i32(params->batch.sequences + 64 * (uint64_t)sequence + 24) > 0
+               : pair >= params->clear_pairs;
+}
+
 /* dQ's sums of the tile, unless the main kernel clears them, and how many were added. */
-MXA_DEVICE void clear_sums(const mxa_backward_prepare_params *params, int head_dim, int pair,
-                           uint64_t block)
+MXA_DEVICE void clear_sums(const mxa_backward_prepare_params *params, int head_dim, int sequence,
+                           int pair, uint64_t block)
 {
     const int units =
-        pair < params->clear_pairs ? 64 * head_dim * (params->dq_f32 ? 4 : 2) / 16 : 0;
+        main_clears(params, sequence, pair) ? 0 : 64 * head_dim * (params->dq_f32 ? 4 : 2) / 16;
     const mxa_u32x4 zero = {0, 0, 0, 0};
     for (int i = dev_thread(); i < units; i += dev_threads()) {
         dev_store_global_u32x4(params->dq + 16 * (block * (uint64_t)units + (uint64_t)i), zero);
@@ -538,7 +548,7 @@ MXA_DEVICE void tile_of_queries(const mxa_backward_prepare_params *params, mxa_s
     const float mean = dev_load_global_f32(params->mean_used + 4 * pair);
     find_exponents(params, block, 0, head, q_row, rows, mean, &f, &e[0]);
     find_exponents(params, block, 1, head, q_row, rows, mean, &f, &e[1]);
-    clear_sums(params, head_dim, (int)pair / params->group, block);
+    clear_sums(params, head_dim, place.sequence, (int)pair / params->group, block);
     const query_exponents of_row = dev_thread() / MXA_BACKWARD_GROUP & 1 ? e[1] : e[0];
     const query_exponents mine = half ? e[1] : e[0];
     write_record(params, block, head, place.sequence, q_row, rows, &of_row, &f);
