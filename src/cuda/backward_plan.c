@@ -68,7 +68,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.q_t = take(&at, rows * d);
     l.dout_t = take(&at, rows * d);
     l.k_t = take(&at, kv_heads * k_rows * d);
-    l.q_records = take(&at, heads * l.q_tiles * MXA_BACKWARD_RECORD);
+    l.q_records = take(&at, heads * l.q_tiles * MXA_BACKWARD_RECORDS);
     l.k_records = take(&at, kv_heads * k_rows / MXA_BACKWARD_GROUP *
                                 (int64_t)sizeof(mxa_backward_key_record));
     l.column_sums = take(&at, parts * heads * k_rows * 4);

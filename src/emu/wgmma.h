@@ -66,6 +66,8 @@ MXA_EMU_WGMMA_SS(wgmma_ss_m64n128_f32, float, 128, 0, 1)
 MXA_EMU_WGMMA_SS(wgmma_ss_m64n128_f32_first, float, 128, 0, 0)
 MXA_EMU_WGMMA_SS(wgmma_ss_m64n64_f32, float, 64, 0, 1)
 MXA_EMU_WGMMA_SS(wgmma_ss_m64n64_f32_first, float, 64, 0, 0)
+MXA_EMU_WGMMA_SS(wgmma_ss_m64n64_f16, uint32_t, 64, 1, 1)
+MXA_EMU_WGMMA_SS(wgmma_ss_m64n64_f16_first, uint32_t, 64, 1, 0)
 MXA_EMU_WGMMA_SS(wgmma_ss_m64n128_f16, uint32_t, 128, 1, 1)
 MXA_EMU_WGMMA_SS(wgmma_ss_m64n128_f16_first, uint32_t, 128, 1, 0)
 

@@ -67,6 +67,8 @@ MXA_DEVICE void step_f16(const params *p, uint32_t *d, const uint32_t *registers
 {
     if (p->registers) {
         (first ? wgmma_rs_m64n128_f16_first : wgmma_rs_m64n128_f16)(d, registers, b);
+    } else if (p->n == 64) {
+        (first ? wgmma_ss_m64n64_f16_first : wgmma_ss_m64n64_f16)(d, a, b);
     } else {
         (first ? wgmma_ss_m64n128_f16_first : wgmma_ss_m64n128_f16)(d, a, b);
     }
@@ -75,7 +77,7 @@ MXA_DEVICE void step_f16(const params *p, uint32_t *d, const uint32_t *registers
 MXA_DEVICE void product_f16(const params *p, mxa_shared shared)
 {
     uint32_t d[32], registers[4][4];
-    for (int r = 0; r < 32; r++) {
+    for (int r = 0; r < p->n / 4; r++) {
         const uint64_t at = p->c + place(p, r, 1);
         d[r] = dev_load_global_u32(at) | dev_load_global_u32(at + 4) << 16;
     }
@@ -91,8 +93,8 @@ MXA_DEVICE void product_f16(const params *p, mxa_shared shared)
     }
     wgmma_commit();
     wgmma_wait(0);
-    wgmma_hold_u32(d, 32);
-    for (int r = 0; r < 32; r++) {
+    wgmma_hold_u32(d, p->n / 4);
+    for (int r = 0; r < p->n / 4; r++) {
         dev_store_global_u32(p->d + place(p, r, 1), d[r] & 0xFFFF);
         dev_store_global_u32(p->d + place(p, r, 1) + 4, d[r] >> 16);
     }
@@ -420,6 +422,7 @@ int main(void)
             for (int first = 0; first < 2; first++) {
                 values(row_bytes, 64, 0, 0, first, 0, seed);
                 values(row_bytes, 128, 0, 0, first, 0, seed);
+                values(row_bytes, 64, 1, 0, first, 0, seed);
                 values(row_bytes, 128, 1, 0, first, 0, seed);
                 values(row_bytes, 128, 1, 1, first, 0, seed);
             }

@@ -99,6 +99,10 @@ MXA_WGMMA_SS(wgmma_ss_m64n64_f32, float, "+f", "m64n64k32.f32", MXA_NAMES32, MXA
              "%33", "1")
 MXA_WGMMA_SS(wgmma_ss_m64n64_f32_first, float, "=f", "m64n64k32.f32", MXA_NAMES32, MXA_REG32, "%32",
              "%33", "0")
+MXA_WGMMA_SS(wgmma_ss_m64n64_f16, uint32_t, "+r", "m64n64k32.f16", MXA_NAMES16, MXA_LIST16, "%16",
+             "%17", "1")
+MXA_WGMMA_SS(wgmma_ss_m64n64_f16_first, uint32_t, "=r", "m64n64k32.f16", MXA_NAMES16, MXA_LIST16,
+             "%16", "%17", "0")
 MXA_WGMMA_SS(wgmma_ss_m64n128_f16, uint32_t, "+r", "m64n128k32.f16", MXA_NAMES32, MXA_REG32, "%32",
              "%33", "1")
 MXA_WGMMA_SS(wgmma_ss_m64n128_f16_first, uint32_t, "=r", "m64n128k32.f16", MXA_NAMES32, MXA_REG32,

@@ -105,8 +105,8 @@ MXA_STATIC_ASSERT(WARPGROUPS == 2 || WARPGROUPS == STAGES, "a turn is a stage, o
  * wait. In 160 registers that spills. */
 #define EARLY (WARPGROUPS == 2)
 
-/* Whether P and dS of a step of which all pairs are seen are made together. */
-#define BACKWARD_AT_ONCE (BACKWARD_WARPGROUPS == 2 && !BACKWARD_SOFTCAP)
+/* Whether S and dP are FP16 in tiles that allow it. WHY not at D = 64: two loops spill there. */
+#define BACKWARD_HALF (BACKWARD_WARPGROUPS == 2 && !BACKWARD_SOFTCAP)
 
 #if BACKWARD_WARPGROUPS == 3
 #define CONSUMER_REGISTERS 160
@@ -166,6 +166,7 @@ typedef struct BACKWARD(own) {
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
 
+#define BACKWARD_HALF_OF(lane)  (MXA_BACKWARD_HALF_ROW * (uint32_t)((lane)&3))
 #define BACKWARD_TERMS_OF(lane) (MXA_BACKWARD_RECORD_ROW * (uint32_t)((lane)&3))
 #define BACKWARD_STORE_OF(warp, lane)                                                              \
     (DS_AT(0) + (uint32_t)((warp) >> 2) * (TILE_Q * KEYS) + (uint32_t)(lane)*KEYS +                \
@@ -174,7 +175,7 @@ typedef struct BACKWARD(own) {
 #define BACKWARD_TERMS(own) BACKWARD_TERMS_OF(BACKWARD_LANE)
 #define BACKWARD_STORE(own) BACKWARD_STORE_OF((own)->warp, BACKWARD_LANE)
 #else
-#define BACKWARD_TERMS(own) (own)->terms
+#define BACKWARD_TERMS(own) (BACKWARD_HALF ? BACKWARD_TERMS_OF(BACKWARD_LANE) : (own)->terms)
 #define BACKWARD_STORE(own) (own)->store
 #endif
 
@@ -197,7 +198,7 @@ MXA_DEVICE void BACKWARD(own_init)(mxa_shared shared, int warp, BACKWARD(own) * 
     own->turned = BACKWARD(descriptor)(shared + AT_STAGES + 2 * Q_BYTES, TILE_Q);
     own->keys_turned = BACKWARD(descriptor)(shared + AT_KT, KEYS);
     own->dscores = BACKWARD(descriptor)(DS_AT(0), KEYS);
-    own->terms = BACKWARD_TERMS_OF(lane);
+    own->terms = BACKWARD_HALF ? BACKWARD_HALF_OF(lane) : BACKWARD_TERMS_OF(lane);
     own->store = BACKWARD_STORE_OF(warp, lane);
     hold_u32(&own->terms); /* WHY: else they are made anew at each step */
     hold_u32(&own->store);
@@ -234,7 +235,33 @@ MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, uint64_t k, uint64_t q)
     wgmma_commit();
 }
 
+#if BACKWARD_HALF
+/* The same in FP16: packed pairs. */
+MXA_DEVICE void BACKWARD(multiply_half)(uint32_t *s, uint32_t *dp, uint64_t k, uint64_t q)
+{
+    const uint64_t v = k + (KV_BYTES >> 4), dout = q + (Q_BYTES >> 4);
+    wgmma_fence();
+    wgmma_ss_m64n64_f16_first(s, k, q);
+    MXA_UNROLL
+    for (int i = 1; i < BACKWARD_D / 32; i++) {
+        wgmma_ss_m64n64_f16(s, k + (uint64_t)(i * MXA_DESCRIPTOR_K32),
+                            q + (uint64_t)(i * MXA_DESCRIPTOR_K32));
+    }
+    wgmma_commit();
+    wgmma_ss_m64n64_f16_first(dp, v, dout);
+    MXA_UNROLL
+    for (int i = 1; i < BACKWARD_D / 32; i++) {
+        wgmma_ss_m64n64_f16(dp, v + (uint64_t)(i * MXA_DESCRIPTOR_K32),
+                            dout + (uint64_t)(i * MXA_DESCRIPTOR_K32));
+    }
+    wgmma_commit();
+}
+#endif
+
 #include "cuda/sm90/backward_probs_body.h"
+#if BACKWARD_HALF
+#include "cuda/sm90/backward_half_body.h"
+#endif
 
 /* dS to shared memory for dQ: this warpgroup's block, row query, 64-byte swizzle. */
 MXA_DEVICE void BACKWARD(store_dscores)(mxa_shared shared, const BACKWARD(own) * own,
@@ -343,23 +370,31 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         const BACKWARD(turn) turn = BACKWARD(turn_of)(place);
         const mxa_shared record = RECORD_AT(place->stage), words = STEP_AT(place->step);
         const uint64_t stage = (uint64_t)((uint32_t)place->stage * (STAGE_BYTES >> 4));
-        float s[32], dp[32];
         uint32_t p[8], ds[8], units[8];
         if (!EARLY) {
             mbarrier_wait(FULL(place->stage), place->parity);
         }
-        BACKWARD(multiply)(s, dp, own->keys, own->rows + stage);
-        const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
-#if BACKWARD_AT_ONCE
-        BACKWARD(terms) terms;
-        BACKWARD(read_terms)(own, record, &terms);
-        wgmma_wait(1);
-        wgmma_hold_f32(s, 32);
-        if (!(flags & (BACKWARD_MASKED | BACKWARD_MEAN | BACKWARD_FAR))) {
-            BACKWARD(both)(own, record, &terms, s, dp, p, units, ds);
+        uint32_t flags;
+#if BACKWARD_HALF
+        if (!far) {
+            uint32_t s[16], dp[16];
+            BACKWARD(multiply_half)(s, dp, own->keys, own->rows + stage);
+            flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
+            BACKWARD(terms) terms;
+            BACKWARD(read_terms)(own, record, &terms);
+            wgmma_wait(1);
+            wgmma_hold_u32(s, 16);
+            if (!(flags & (BACKWARD_MASKED | BACKWARD_MEAN))) {
+                BACKWARD(both)(params, own, 0, flags, record, words, &terms, s, dp, p, units, ds);
+            } else {
+                BACKWARD(both)(params, own, 1, flags, record, words, &terms, s, dp, p, units, ds);
+            }
         } else
 #endif
         {
+            float s[32], dp[32];
+            BACKWARD(multiply)(s, dp, own->keys, own->rows + stage);
+            flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
             BACKWARD(probs)(params, own, far, flags, record, words, s, p);
             BACKWARD(dscores)(own, record, s, dp, units, ds);
         }
@@ -384,7 +419,9 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         } else {
             BACKWARD(multiply_keys)(dk, dv, p, ds, own->turned + stage);
             BACKWARD(store_dscores)(shared, own, turn, units);
-            factor = dev_load_shared_f32(record + MXA_BACKWARD_RECORD_DQ + 4 * (uint32_t)half);
+            factor = dev_load_shared_f32(
+                record + (BACKWARD_HALF && !far ? MXA_BACKWARD_HALF_DQ : MXA_BACKWARD_RECORD_DQ) +
+                4 * (uint32_t)half);
             if (j == 0) {
                 mbarrier_wait(KT_FULL, (uint32_t)count & 1); /* before this warpgroup's first dQ */
             }

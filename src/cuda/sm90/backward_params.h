@@ -13,7 +13,9 @@ enum {
     MXA_BACKWARD_KEYS = 64,   /* keys of a warpgroup: a CTA's tile has 128, or 192 */
     MXA_BACKWARD_GROUP = 32,  /* tokens that share exponents */
     /* LSE in log2 units beyond which FP32 holds its fraction too coarsely: 2^-10 and more. */
-    MXA_BACKWARD_FAR = 1 << 14
+    MXA_BACKWARD_FAR = 1 << 14,
+    /* And beyond which FP16 does: 2^-5. */
+    MXA_BACKWARD_WIDE = 1 << 6
 };
 
 /* Consumer warpgroups of a main kernel. */
@@ -41,6 +43,19 @@ enum {
     MXA_BACKWARD_RECORD_SUM = 280, /* P's payload to P */
     MXA_BACKWARD_RECORD_FAR = 416, /* uint32 */
     MXA_BACKWARD_RECORD = 560
+};
+
+/* The same for tiles whose S and dP are FP16, behind it: pair j of row c, of columns 8*j + 2*c and
+ * the next, is word j (80 bytes from row to row). The gaps have the factors, in FP32. */
+enum {
+    MXA_BACKWARD_HALF_ROW = 80,
+    MXA_BACKWARD_HALF_M = 0,
+    MXA_BACKWARD_HALF_D = 32,
+    MXA_BACKWARD_HALF_Q = 64, /* two of them, then two of dP */
+    MXA_BACKWARD_HALF_DQ = 144,
+    MXA_BACKWARD_HALF_SUM = 152,
+    MXA_BACKWARD_HALF = 320,
+    MXA_BACKWARD_RECORDS = MXA_BACKWARD_RECORD + MXA_BACKWARD_HALF /* from tile to tile */
 };
 
 /* A key group's factors. */

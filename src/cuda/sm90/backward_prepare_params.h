@@ -17,7 +17,7 @@ typedef struct mxa_backward_query_group {
     float dout_most;  /* largest |dO_id| */
     int32_t exponent; /* of dO's row copy */
     int32_t sum_log2; /* L: P times 2^L is at most 1 */
-    int32_t far;      /* 1: some |row_top| is beyond MXA_BACKWARD_FAR */
+    int32_t far;      /* 2: some |row_top| is beyond MXA_BACKWARD_FAR; 1: beyond _WIDE */
 } mxa_backward_query_group;
 
 /* And in a group of 32 keys. */

@@ -13,21 +13,28 @@ MXA_DEVICE void BACKWARD(tell)(mxa_shared barrier)
     }
 }
 
-/* Pairs that are not seen get P = 0, whatever their scores are. */
-MXA_DEVICE void BACKWARD(mask)(const mxa_backward_params *params, const BACKWARD(own) * own,
-                               uint32_t flags, mxa_shared words, float *p)
+/* Which of a thread's queries see its two keys: backward_seen. */
+MXA_DEVICE void BACKWARD(find_seen)(const mxa_backward_params *params, const BACKWARD(own) * own,
+                                    uint32_t flags, mxa_shared words, uint32_t *seen)
 {
     const int key = 16 * own->warp + (BACKWARD_LANE >> 2), c = BACKWARD_LANE & 3;
     const int base = (int)dev_load_shared_u32(words + BACKWARD_STEP_BASE) + key;
     const int queries = (int)(flags / BACKWARD_QUERIES) & 127;
     const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
     const int left = (int)counts.z - (int)counts.y - key; /* keys there from this one on */
-    uint32_t seen[2];
     MXA_UNROLL
     for (int r = 0; r < 2; r++) {
         seen[r] = left > 8 * r ? backward_seen(params, base + 8 * r, queries, c) : 0;
         hold_u32(&seen[r]);
     }
+}
+
+/* Pairs that are not seen get P = 0, whatever their scores are. */
+MXA_DEVICE void BACKWARD(mask)(const mxa_backward_params *params, const BACKWARD(own) * own,
+                               uint32_t flags, mxa_shared words, float *p)
+{
+    uint32_t seen[2];
+    BACKWARD(find_seen)(params, own, flags, words, seen);
     MXA_UNROLL
     for (int i = 0; i < 32; i++) {
         p[i] = seen[(i >> 1) & 1] >> (2 * (i >> 2) + (i & 1)) & 1 ? p[i] : 0.0f;
@@ -203,82 +210,6 @@ MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, 
         ds[2 * i + 1] = permute_bytes(units[2 * i], units[2 * i + 1], 0x7531);
     }
 }
-
-#if BACKWARD_AT_ONCE
-/* Terms of a step that are read before S is there. WHY: while products read shared memory, a load
- * takes a hundred clocks and more. */
-typedef struct BACKWARD(terms) {
-    mxa_u32x2 q;    /* MXA_BACKWARD_RECORD_Q */
-    mxa_u32x4 m[4]; /* MXA_BACKWARD_RECORD_M */
-} BACKWARD(terms);
-
-MXA_DEVICE void BACKWARD(read_terms)(const BACKWARD(own) * own, mxa_shared record,
-                                     BACKWARD(terms) * terms)
-{
-    terms->q = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_Q);
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        terms->m[i] = dev_load_shared_u32x4(record + BACKWARD_TERMS(own) + MXA_BACKWARD_RECORD_M +
-                                            16 * (uint32_t)i);
-    }
-}
-
-/* probs and dscores where all pairs are seen and no sums are owed; S is there. WHY at once: exp2
- * has an eighth of the instruction slots, and dS's arithmetic, with no branch between the two, runs
- * in the others. */
-MXA_DEVICE void BACKWARD(both)(const BACKWARD(own) * own, mxa_shared record,
-                               const BACKWARD(terms) * terms, float *s, float *dp, uint32_t *p,
-                               uint32_t *units, uint32_t *ds)
-{
-    const mxa_u32x2 g = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_DP);
-    const float scale[2] = {mul_rn(f32_bits(terms->q.x), own->scores),
-                            mul_rn(f32_bits(terms->q.y), own->scores)};
-    const float factor[2] = {mul_rn(f32_bits(g.x), own->dp), mul_rn(f32_bits(g.y), own->dp)};
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const uint32_t m[4] = {terms->m[i].x, terms->m[i].y, terms->m[i].z, terms->m[i].w};
-        MXA_UNROLL
-        for (int e = 0; e < 8; e++) {
-            s[8 * i + e] =
-                fma_rn(s[8 * i + e], scale[i >> 1], -f32_bits(m[(e >> 1 & 2) + (e & 1)]));
-        }
-    }
-    MXA_UNROLL
-    for (int i = 0; i < 16; i++) {
-        s[i] = exp2_approx(s[i]);
-    }
-    wgmma_wait(0);
-    wgmma_hold_f32(dp, 32);
-    MXA_UNROLL
-    for (int i = 16; i < 32; i++) {
-        s[i] = exp2_approx(s[i]);
-    }
-    MXA_UNROLL
-    for (int v = 0; v < 4; v++) {
-        const float *x = s + 8 * v;
-        p[2 * v] = e4m3x4_from_f32(x[0], x[1], x[4], x[5]);
-        p[2 * v + 1] = e4m3x4_from_f32(x[2], x[3], x[6], x[7]);
-    }
-    MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const mxa_u32x4 d = dev_load_shared_u32x4(record + BACKWARD_TERMS(own) +
-                                                  MXA_BACKWARD_RECORD_D + 16 * (uint32_t)i);
-        const float delta[4] = {
-            mul_rn(f32_bits(d.x), own->delta), mul_rn(f32_bits(d.y), own->delta),
-            mul_rn(f32_bits(d.z), own->delta), mul_rn(f32_bits(d.w), own->delta)};
-        float *x = dp + 8 * i;
-        MXA_UNROLL
-        for (int e = 0; e < 8; e++) {
-            x[e] =
-                mul_rn(s[8 * i + e], fma_rn(x[e], factor[i >> 1], -delta[(e >> 1 & 2) + (e & 1)]));
-        }
-        units[2 * i] = e4m3x4_from_f32(x[0], x[2], x[1], x[3]);
-        units[2 * i + 1] = e4m3x4_from_f32(x[4], x[6], x[5], x[7]);
-        ds[2 * i] = permute_bytes(units[2 * i], units[2 * i + 1], 0x6420);
-        ds[2 * i + 1] = permute_bytes(units[2 * i], units[2 * i + 1], 0x7531);
-    }
-}
-#endif
 
 /* The sums of P of this head's queries go to memory: every lane of four has them, each stores and
  * later reads its own. */

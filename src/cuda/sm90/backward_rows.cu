@@ -35,6 +35,10 @@ MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(16, 128) <= ROWS_BYTES, "dO's 
 MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(16, 256) <= ROWS_BYTES_D256, "dO's tile");
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 128) <= ROWS_BYTES - AT_TILE, "V's tile");
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 256) <= ROWS_BYTES_D256 - AT_TILE, "V's tile");
+enum {
+    ROWS_LOG2 = 4 /* dO's rows are at most 448 / 2^4 = 28 */
+};
+#define V_ROWS_MOST 206.0f /* norm of V's rows: times 28 sqrt(128) within FP16 */
 
 /* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
 MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
@@ -97,6 +101,13 @@ MXA_DEVICE void widen_row(int type, const held_rows *rows, int i, float *x)
         x[j] = type == MXA_GPU_BF16 ? f32_bits(j & 1 ? pair & 0xFFFF0000u : pair << 16)
                                     : f32_bits(rows->w[8 * i + j]);
     }
+}
+
+/* Exponent of dO's row copy. WHY not E4M3's largest: its products with V's stay within FP16. */
+MXA_DEVICE int rows_exponent(uint32_t most)
+{
+    const int e = fold_exponent(most, 1) + ROWS_LOG2;
+    return e > 127 ? 127 : e;
 }
 
 /* How dO is rounded. */
@@ -337,6 +348,7 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
     const uint32_t low = warp_max_u32(64 - (uint32_t)r.sum_log2);
     const uint32_t top = bits_f32(r.top) & 0x7FFFFFFFu;
     const int far = warp_any(top > bits_f32((float)MXA_BACKWARD_FAR) && top < NOT_FINITE);
+    const int wide = warp_any(top > bits_f32((float)MXA_BACKWARD_WIDE) && top < NOT_FINITE);
     const float squares = sum_lanes(sums.dout_dout, 32), share = sum_lanes(r.sink, 32);
     if ((row & 31) == 0) {
         const uint64_t group = 2 * block + (uint64_t)(row >> 5);
@@ -348,7 +360,8 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
         mxa_u32x4 a = {finite ? bits_f32(sqrt_rn(f32_bits(dout))) : 0,
                        o < NOT_FINITE ? bits_f32(sqrt_rn(f32_bits(o))) : 0,
                        dlse < NOT_FINITE ? dlse : 0, finite ? bits_f32(squares) : 0};
-        mxa_u32x4 b = {finite ? most : 0, exponent, low == 0 ? 0 : 64 - low, (uint32_t)far};
+        mxa_u32x4 b = {finite ? most : 0, exponent, low == 0 ? 0 : 64 - low,
+                       (uint32_t)(far + wide)};
         dev_store_global_u32x4(params->query_groups + 32 * group, a);
         dev_store_global_u32x4(params->query_groups + 32 * group + 16, b);
         if (params->partial_sink) {
@@ -397,7 +410,7 @@ MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared 
                           uint32_t most, mxa_global to, int d)
 {
     const int half = dev_thread() / head_dim, finite = most < NOT_FINITE;
-    const float inverse = finite ? inverse_power(fold_exponent(most, 1)) : 0.0f;
+    const float inverse = finite ? inverse_power(rows_exponent(most)) : 0.0f;
     float mean[8], sums[16], columns[8];
     uint32_t codes[8];
     read_mean(params, place->sequence, head, d, mean);
@@ -466,7 +479,7 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     if (dev_thread() % head_dim == 0) {
         dev_store_shared_u32x2(
             shared + AT_REDUCE + 256 + 8 * (uint32_t)half, most,
-            (uint32_t)(most < NOT_FINITE ? fold_exponent(most, 1) : MXA_EXPONENT_NONE));
+            (uint32_t)(most < NOT_FINITE ? rows_exponent(most) : MXA_EXPONENT_NONE));
     }
     cta_sync();
     write_turned(shared + AT_TURNED, 16, head_dim,
@@ -481,6 +494,15 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
             params->partial + 4 * (block * (uint64_t)head_dim + (uint64_t)column),
             add_rn(dev_load_shared_f32(at), dev_load_shared_f32(at + 4 * (uint32_t)head_dim)));
     }
+}
+
+/* How many binades V's rows go down: the least with their largest norm, whose square is given,
+ * within V_ROWS_MOST; rounding adds less than a sixteenth. */
+MXA_DEVICE int v_rows_log2(uint32_t square)
+{
+    const float norm = mul_rn(sqrt_rn(f32_bits(square)), 1.0625f / V_ROWS_MOST);
+    const int e = (int)(bits_f32(norm) >> 23) - 126;
+    return square >= NOT_FINITE || e < 0 ? 0 : e;
 }
 
 /* 128 keys of one kv head: V's copy from [D][keys] to [keys][D], and norms. */
@@ -530,13 +552,18 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
                 square = fma_rn(a, a, fma_rn(b, b, square));
             }
             most = max_u32(most, bits_f32(sum_lanes(square, chunks)));
+        }
+        most = half_max(shared, most, warps);
+        const int down = v_rows_log2(most);
+        const uint32_t factor = shift_factor(-down);
+        MXA_UNROLL
+        for (int t = 0; t < 4; t++) {
             dev_store_global_u32x2(
                 params->v_rows +
                     (uint64_t)((head * params->k_rows + 128 * (int64_t)tile + rows[t]) * head_dim +
                                d),
-                turned[t], turned[4 + t]);
+                shift_codes(turned[t], factor), shift_codes(turned[4 + t], factor));
         }
-        most = half_max(shared, most, warps);
         if (dev_thread() % head_dim == 0) {
             const int group = 4 * tile + 2 * i + dev_thread() / head_dim;
             const uint64_t at =
@@ -548,7 +575,7 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
             const int finite = most < NOT_FINITE;
             mxa_u32x4 v = {
                 finite ? bits_f32(mul_rn(sqrt_rn(f32_bits(most)), backward_power(exponent))) : 0,
-                (uint32_t)(finite ? exponent : MXA_EXPONENT_NONE), 0, 0};
+                (uint32_t)(finite ? exponent + down : MXA_EXPONENT_NONE), 0, 0};
             dev_store_global_u32x4(params->key_groups + 16 * at, v);
         }
     }

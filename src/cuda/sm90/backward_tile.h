@@ -190,7 +190,7 @@ MXA_DEVICE void backward_step_write(const mxa_backward_params *params, int tile_
     uint64_t pair = (uint64_t)((int)counts.w * params->heads + q_head);
     uint64_t block = (uint64_t)(q_head * params->q_tiles + (int)queries.y + j);
     if (dev_load_shared_u32(at + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR) {
-        flags |= dev_load_global_u32(params->q_records + block * MXA_BACKWARD_RECORD +
+        flags |= dev_load_global_u32(params->q_records + block * MXA_BACKWARD_RECORDS +
                                      MXA_BACKWARD_RECORD_FAR)
                      ? BACKWARD_FAR
                      : 0;

@@ -17,7 +17,7 @@
 #include "cuda/common/prepare_params.h"
 #include "cuda/dev/barrier.h"
 #include "cuda/dev/cluster.h"
-#include "cuda/sm90/backward_place.h"
+#include "cuda/sm90/backward_half.h"
 #include "cuda/sm90/backward_turn.h"
 #include "cuda/sm90/prepare_fold.h"
 
@@ -251,7 +251,8 @@ MXA_DEVICE int read_queries(const mxa_backward_prepare_params *params, mxa_share
 /* One q head: its mean, its exponent of dQ; raises the exponents of Q^T and dO^T. */
 MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared shared,
                           int head_dim, const backward_extent *extent, int sequence, int rows,
-                          int q_row, int head, float k_most, mxa_backward_factors *f)
+                          int q_row, int head, float k_most, mxa_backward_factors *f,
+                          int *dout_least)
 {
     const uint64_t first =
         2 * ((uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)extent->tile);
@@ -266,13 +267,16 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
     squares = cta_sum(shared, squares);
     bound = mul_rn(cta_max_f32(shared, bound), k_most);
     const float mean = find_mean(params, shared, head_dim, extent, rows, sequence, head, squares);
-    int dout_most = -1000, q_most = -1000;
+    int dout_most = -1000, dout_low = -1000, q_most = -1000;
     MXA_NO_UNROLL
     for (int g = dev_thread(); g < 2 * extent->tiles; g += FACTOR_THREADS) {
         query_group group;
         int finite, q = 0;
         read_query_group(params, first + (uint64_t)g, &group);
         dout_most = max_i32(dout_most, dout_exponent(&group, mean));
+        if (group.dout_norm > 0.0f || group.dlse > 0.0f) {
+            dout_low = max_i32(dout_low, -dout_exponent(&group, mean));
+        }
         finite = MXA_BACKWARD_GROUP * g < rows;
         if (finite) {
             q = q_exponent(params, head, q_row + MXA_BACKWARD_GROUP * g, &finite);
@@ -283,6 +287,7 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
         }
     }
     dout_most = cta_max(shared, dout_most);
+    *dout_least = -max_i32(-*dout_least, cta_max(shared, dout_low));
     q_most = cta_max(shared, q_most);
     f->dout_log2 = max_i32(f->dout_log2, dout_most);
     f->q_log2 = max_i32(f->q_log2, q_most - COPY_MOST_LOG2);
@@ -314,14 +319,20 @@ MXA_DEVICE void find_factors(const mxa_backward_prepare_params *params, int head
     read_keys(params, shared, &extent, kv_head, &f.v_norm, &k_most);
     const int far = read_queries(params, shared, &extent, kv_head, &f.o_norm, &dlse);
     const uint64_t pair = (uint64_t)(sequence * (params->heads / params->group) + kv_head);
-    if (dev_thread() == 0) {
-        dev_store_global_u32(params->far + 4 * pair, (uint32_t)far);
-    }
+    float q_score, k_score;
+    half_scores(params, &extent, kv_head, q_row, rows, FACTOR_THREADS, &q_score, &k_score);
+    const float score = mul_rn(cta_max_f32(shared, q_score), cta_max_f32(shared, k_score));
+    int dout_least = 1000;
     f.dlse_norm = dlse > 0.0f ? f.v_norm > 0.0f ? f.v_norm : 1.0f : 0.0f;
     f.dout_log2 = f.q_log2 = -1000;
     for (int h = kv_head * params->group; h < (kv_head + 1) * params->group; h++) {
         read_head(params, shared, head_dim, &extent, sequence, rows, q_row, h,
-                  mul_rn(15.0f, backward_power(k_most)), &f);
+                  mul_rn(15.0f, backward_power(k_most)), &f, &dout_least);
+    }
+    if (dev_thread() == 0) {
+        const int wide = far || f.dout_log2 - dout_least > HALF_RANGE_LOG2 ||
+                         !(mul_rn(score, fold_abs(params->scale_log2e)) < HALF_SCORE_MOST);
+        dev_store_global_u32(params->far + 4 * pair, (uint32_t)wide);
     }
     int most = -1000;
     MXA_NO_UNROLL
@@ -421,6 +432,7 @@ typedef struct query_exponents {
     int dout;   /* of dO's row copy */
     int turned; /* of dO^T */
     int a, sum_log2;
+    int empty; /* dO is 0 */
 } query_exponents;
 
 MXA_DEVICE void find_exponents(const mxa_backward_prepare_params *params, uint64_t block, int half,
@@ -437,6 +449,7 @@ MXA_DEVICE void find_exponents(const mxa_backward_prepare_params *params, uint64
     e->turned = max_i32(dout_exponent(&group, mean), f->dout_log2 - RANGE_LOG2);
     e->a = backward_exponent(query_factor(group.dout_norm, group.dlse, f->dlse_norm));
     e->sum_log2 = group.sum_log2;
+    e->empty = group.dout_norm == 0.0f && group.exponent != MXA_EXPONENT_NONE;
 }
 
 /* Whether dO^T has another exponent than the row copy. */
@@ -451,7 +464,7 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
                              const mxa_backward_factors *f)
 {
     const int row = dev_thread(), half = row / MXA_BACKWARD_GROUP;
-    const mxa_global record = params->q_records + block * MXA_BACKWARD_RECORD;
+    const mxa_global record = params->q_records + block * MXA_BACKWARD_RECORDS;
     if (row >= MXA_BACKWARD_TILE_Q) {
         return;
     }
@@ -459,8 +472,8 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
     const float top = dev_load_global_f32(params->row_top + at);
     const float rest = dev_load_global_f32(params->row_rest + at);
     const float delta = dev_load_global_f32(params->delta + at);
-    const uint32_t far = dev_load_global_u32(params->query_groups + 64 * block + 28) |
-                         dev_load_global_u32(params->query_groups + 64 * block + 60);
+    const uint32_t far = (dev_load_global_u32(params->query_groups + 64 * block + 28) |
+                          dev_load_global_u32(params->query_groups + 64 * block + 60)) > 1;
     /* Row 8*j + 2*c + e is float 2*j + e of row c. */
     const uint64_t to =
         (uint64_t)(MXA_BACKWARD_RECORD_ROW * (row >> 1 & 3) + 8 * (row >> 3) + 4 * (row & 1));
@@ -474,8 +487,10 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
     if (row == 0) {
         dev_store_global_u32(record + MXA_BACKWARD_RECORD_FAR, far);
     }
-    dev_store_global_f32(record + MXA_BACKWARD_RECORD_D + to,
-                         mul_rn(delta, backward_power(shift - e->a)));
+    const int b = backward_exponent(key_factor(f->v_norm, f->o_norm, f->dlse_norm));
+    const float d = mul_rn(delta, backward_power(shift - e->a - b));
+    dev_store_global_f32(record + MXA_BACKWARD_RECORD_D + to, d);
+    half_write_row(record + MXA_BACKWARD_RECORD, row, add_rn(top, least), d);
     if (row % MXA_BACKWARD_GROUP == 0) {
         const uint64_t pair = (uint64_t)(sequence * params->heads + head),
                        mine = 4 * (uint64_t)half;
@@ -483,13 +498,14 @@ MXA_DEVICE void write_record(const mxa_backward_prepare_params *params, uint64_t
         const uint64_t group = (uint64_t)(head * (params->q_rows / MXA_BACKWARD_GROUP) +
                                           (int64_t)(q_row / MXA_BACKWARD_GROUP + half));
         const float q = row < rows ? dev_load_global_f32(params->score_q + 16 * group) : 0.0f;
+        const float dp = backward_power(e->dout + shift - e->a);
+        const float dq = backward_power(e->a - e->sum_log2 - 8 + f->k_log2 + dq_log2);
+        const float sum = backward_power(shift - 8 - e->sum_log2);
         dev_store_global_f32(record + MXA_BACKWARD_RECORD_Q + mine, q);
-        dev_store_global_f32(record + MXA_BACKWARD_RECORD_DP + mine,
-                             backward_power(e->dout + shift - e->a));
-        dev_store_global_f32(record + MXA_BACKWARD_RECORD_DQ + mine,
-                             backward_power(e->a - e->sum_log2 - 8 + f->k_log2 + dq_log2));
-        dev_store_global_f32(record + MXA_BACKWARD_RECORD_SUM + mine,
-                             backward_power(shift - 8 - e->sum_log2));
+        dev_store_global_f32(record + MXA_BACKWARD_RECORD_DP + mine, dp);
+        dev_store_global_f32(record + MXA_BACKWARD_RECORD_DQ + mine, dq);
+        dev_store_global_f32(record + MXA_BACKWARD_RECORD_SUM + mine, sum);
+        half_write_group(record + MXA_BACKWARD_RECORD, half, q, e->empty ? 0.0f : dp, dq, sum);
     }
 }
 
@@ -623,13 +639,15 @@ MXA_DEVICE void tile_of_keys(const mxa_backward_prepare_params *params, mxa_shar
         turn(k_tile, 32, d, quad, 0x3120, x[i]); /* key, key + 8, key + 1, key + 9 */
         if (d == 0 && quad % 8 == 0) {
             const int exponent = v.y == MXA_EXPONENT_NONE ? 0 : (int)v.y;
+            const int most = backward_exponent(key_factor(f.v_norm, f.o_norm, f.dlse_norm));
             const float unit =
                 params->softcap > 0.0f ? params->scale / params->softcap : params->scale_log2e;
             const float score = dev_load_global_f32(params->score_k + 16 * at);
-            mxa_u32x4 record = {bits_f32(mul_rn(score, unit)),
-                                bits_f32(backward_power(exponent - b)),
-                                bits_f32(backward_power(-b)),
-                                bits_f32(mul_rn(params->scale, backward_power(b - 8 + f.q_log2)))};
+            mxa_u32x4 record = {
+                bits_f32(mul_rn(score, unit)),
+                v.x == 0 && v.y != MXA_EXPONENT_NONE ? 0 : bits_f32(backward_power(exponent - b)),
+                bits_f32(backward_power(most - b)),
+                bits_f32(mul_rn(params->scale, backward_power(b - 8 + f.q_log2)))};
             dev_store_global_u32x4(params->backward_k_records + 16 * at, record);
         }
     }

@@ -43,7 +43,7 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     BACKWARD(load_rows)
     (stage + Q_BYTES, &params->dout_map, ((int)first.y + j) * TILE_Q, q_head, full);
     const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
-    bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORD,
+    bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORDS,
               MXA_BACKWARD_RECORD, full);
     bulk_load(stage + 2 * Q_BYTES, params->dout_t + block * Q_BYTES, Q_BYTES, full);
     bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);

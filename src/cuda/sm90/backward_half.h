@@ -1,0 +1,65 @@
+/* backward_half.h: which heads the Hopper backward may take with S and dP in FP16, and their
+ * records.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef MXA_CUDA_SM90_BACKWARD_HALF_H
+#define MXA_CUDA_SM90_BACKWARD_HALF_H
+
+#include "cuda/dev/barrier.h"
+#include "cuda/sm90/backward_place.h"
+
+enum {
+    HALF_RANGE_LOG2 = 8 /* exponents of dO^T further below the largest: P is FP16's smallest */
+};
+#define HALF_SCORE_MOST 60000.0f /* largest factor of a score */
+
+/* Largest exponents, as powers, of the queries and of the keys that scores are made of; this
+ * thread's share of `threads`. */
+MXA_DEVICE void half_scores(const mxa_backward_prepare_params *params,
+                            const backward_extent *extent, int kv_head, int q_row, int rows,
+                            int threads, float *q, float *k)
+{
+    const int q_groups = (rows + MXA_BACKWARD_GROUP - 1) / MXA_BACKWARD_GROUP;
+    *q = *k = 0.0f;
+    MXA_NO_UNROLL
+    for (int h = kv_head * params->group; h < (kv_head + 1) * params->group; h++) {
+        const int64_t first =
+            h * (params->q_rows / MXA_BACKWARD_GROUP) + q_row / MXA_BACKWARD_GROUP;
+        MXA_NO_UNROLL
+        for (int g = dev_thread(); g < q_groups; g += threads) {
+            *q = max_f32(*q, dev_load_global_f32(params->score_q + 16 * (uint64_t)(first + g)));
+        }
+    }
+    const int64_t first = kv_head * (params->k_rows / MXA_BACKWARD_GROUP) + extent->group;
+    MXA_NO_UNROLL
+    for (int g = dev_thread(); g < extent->groups; g += threads) {
+        *k = max_f32(*k, dev_load_global_f32(params->score_k + 16 * (uint64_t)(first + g)));
+    }
+}
+
+/* M and D of row `row` of a tile, negated; all rows, in pairs of lanes. */
+MXA_DEVICE void half_write_row(mxa_global record, int row, float m, float d)
+{
+    const float next_m = shuffle_xor_f32(m, 1), next_d = shuffle_xor_f32(d, 1);
+    const mxa_global to =
+        record + (uint64_t)(MXA_BACKWARD_HALF_ROW * (row >> 1 & 3) + 4 * (row >> 3));
+    if (row % 2 == 0) {
+        dev_store_global_u32(to + MXA_BACKWARD_HALF_M, f16x2_from_f32x2(-m, -next_m));
+        dev_store_global_u32(to + MXA_BACKWARD_HALF_D, f16x2_from_f32x2(-d, -next_d));
+    }
+}
+
+/* The factors of group `half` of a tile. `dp` of a group whose dO is 0 is to be 0: FP16 may hold
+ * no other. */
+MXA_DEVICE void half_write_group(mxa_global record, int half, float q, float dp, float dq,
+                                 float sum)
+{
+    const mxa_global to = record + 4 * (uint64_t)half;
+    dev_store_global_f32(to + MXA_BACKWARD_HALF_Q, q);
+    dev_store_global_f32(to + MXA_BACKWARD_HALF_Q + 8, dp);
+    dev_store_global_f32(to + MXA_BACKWARD_HALF_DQ, dq);
+    dev_store_global_f32(to + MXA_BACKWARD_HALF_SUM, sum);
+}
+
+#endif
