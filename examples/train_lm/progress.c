@@ -87,10 +87,10 @@ void report_write_csv(const run_report *run, const char *directory)
         fail(path);
     fprintf(file, "step,tokens,train_loss,validation_loss\n");
     for (int i = 0; i < run->steps; i++) {
-        fprintf(file, "%d,%lld,%.5f,", i + 1, (long long)run->tokens[i],
+        fprintf(file, "%d,%lld,%.8f,", i + 1, (long long)run->tokens[i],
                 (double)run->train_loss[i]);
         if (!isnan(run->validation_loss[i]))
-            fprintf(file, "%.5f", (double)run->validation_loss[i]);
+            fprintf(file, "%.8f", (double)run->validation_loss[i]);
         fputc('\n', file);
     }
     if (ferror(file) || fclose(file) != 0)
