@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_avx512.h"
 
-enum { FORWARD_GROUPS = 12 };
+enum { FORWARD_GROUPS = 8 };
 
 #include "cpu/attention_forward_body.h"

@@ -13,19 +13,19 @@
 #define VEC_ISA     "amx"
 #define VEC_FLUSHES 1
 #define VEC_NAME(x) x##_amx
-enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1, TILE_M = 32, MATRIX_UNITS = 16 };
+enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1, TILE_M = 32, TILE_N = 2, MATRIX_UNITS = 16 };
 #elif defined(VEC_BF16_UNITS)
 #define VEC_ISA     "avx512bf16"
 #define VEC_FLUSHES 1
 #define VEC_NAME(x) x##_avx512bf16
-enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1, TILE_M = 8 };
+enum { UNIT_DEPTH = 2, UNIT_ROUNDS = 1, TILE_M = 8, TILE_N = 2 };
 #else
 #define VEC_ISA     "avx512"
 #define VEC_FLUSHES 0
 #define VEC_NAME(x) x##_avx512
-enum { UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 8 };
+enum { UNIT_DEPTH = 1, UNIT_ROUNDS = 0, TILE_M = 8, TILE_N = 3 };
 #endif
-enum { VEC_LANES = 16, TILE_N = 2 };
+enum { VEC_LANES = 16 };
 
 typedef __m512 vec;
 typedef __m512i ivec;
