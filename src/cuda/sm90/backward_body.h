@@ -105,8 +105,9 @@ MXA_STATIC_ASSERT(WARPGROUPS == 2 || WARPGROUPS == STAGES, "a turn is a stage, o
  * wait. In 160 registers that spills. */
 #define EARLY (WARPGROUPS == 2)
 
-/* Whether S and dP are FP16 in tiles that allow it. WHY not at D = 64: two loops spill there. */
-#define BACKWARD_HALF (BACKWARD_WARPGROUPS == 2 && !BACKWARD_SOFTCAP)
+/* Whether the loop for other tiles makes S and dP one after the other, and P waits for dP in BF16:
+ * in 160 registers two loops spill otherwise. */
+#define BACKWARD_APART (BACKWARD_HALF && BACKWARD_WARPGROUPS == 3)
 
 #if BACKWARD_WARPGROUPS == 3
 #define CONSUMER_REGISTERS 160
@@ -166,17 +167,24 @@ typedef struct BACKWARD(own) {
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
 
-#define BACKWARD_HALF_OF(lane)  (MXA_BACKWARD_HALF_ROW * (uint32_t)((lane)&3))
-#define BACKWARD_TERMS_OF(lane) (MXA_BACKWARD_RECORD_ROW * (uint32_t)((lane)&3))
+/* Which of the TILES places the own tile has: its number's last bits. WHY from there: no register
+ * is free for it. */
+MXA_DEVICE int BACKWARD(tile_number)(mxa_shared shared, const BACKWARD(own) * own)
+{
+    return (int)((own->tile - TILE_AT(0)) / BACKWARD_TILE_BYTES);
+}
+
 #define BACKWARD_STORE_OF(warp, lane)                                                              \
     (DS_AT(0) + (uint32_t)((warp) >> 2) * (TILE_Q * KEYS) + (uint32_t)(lane)*KEYS +                \
      (uint32_t)((((warp) ^ (lane) >> 1) & 3) << 4))
 #if BACKWARD_WARPGROUPS == 3 /* no registers for them */
-#define BACKWARD_TERMS(own) BACKWARD_TERMS_OF(BACKWARD_LANE)
-#define BACKWARD_STORE(own) BACKWARD_STORE_OF((own)->warp, BACKWARD_LANE)
+#define BACKWARD_HALF_TERMS(own) BACKWARD_HALF_OF(BACKWARD_LANE)
+#define BACKWARD_TERMS(own)      BACKWARD_TERMS_OF(BACKWARD_LANE)
+#define BACKWARD_STORE(own)      BACKWARD_STORE_OF((own)->warp, BACKWARD_LANE)
 #else
-#define BACKWARD_TERMS(own) (BACKWARD_HALF ? BACKWARD_TERMS_OF(BACKWARD_LANE) : (own)->terms)
-#define BACKWARD_STORE(own) (own)->store
+#define BACKWARD_HALF_TERMS(own) (own)->terms
+#define BACKWARD_TERMS(own)      (BACKWARD_HALF ? BACKWARD_TERMS_OF(BACKWARD_LANE) : (own)->terms)
+#define BACKWARD_STORE(own)      (own)->store
 #endif
 
 /* A descriptor to be kept over a loop. WHY nothing of its bits is known to the compiler: it then
@@ -214,11 +222,12 @@ MXA_DEVICE void BACKWARD(own_init)(mxa_shared shared, int warp, BACKWARD(own) * 
 #define BACKWARD_SUMS_HEAD(params, own, kv_head, h)                                                \
     ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h))
 
-/* scores and dprobs: S^T and dP^T of one step, issued and committed apart, not waited for. */
-MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, uint64_t k, uint64_t q)
+/* A stage's distance from the first, in descriptors. */
+#define BACKWARD_STAGE_STEP(place) ((uint64_t)((uint32_t)(place)->stage * (STAGE_BYTES >> 4)))
+
+/* S^T or dP^T of one step, issued and committed, not waited for. */
+MXA_DEVICE void BACKWARD(multiply)(float *s, uint64_t k, uint64_t q)
 {
-    const uint64_t v = k + (KV_BYTES >> 4), dout = q + (Q_BYTES >> 4);
-    wgmma_fence();
     wgmma_ss_m64n64_f32_first(s, k, q);
     MXA_UNROLL
     for (int i = 1; i < BACKWARD_D / 32; i++) {
@@ -226,21 +235,11 @@ MXA_DEVICE void BACKWARD(multiply)(float *s, float *dp, uint64_t k, uint64_t q)
                             q + (uint64_t)(i * MXA_DESCRIPTOR_K32));
     }
     wgmma_commit();
-    wgmma_ss_m64n64_f32_first(dp, v, dout);
-    MXA_UNROLL
-    for (int i = 1; i < BACKWARD_D / 32; i++) {
-        wgmma_ss_m64n64_f32(dp, v + (uint64_t)(i * MXA_DESCRIPTOR_K32),
-                            dout + (uint64_t)(i * MXA_DESCRIPTOR_K32));
-    }
-    wgmma_commit();
 }
 
-#if BACKWARD_HALF
-/* The same in FP16: packed pairs. */
-MXA_DEVICE void BACKWARD(multiply_half)(uint32_t *s, uint32_t *dp, uint64_t k, uint64_t q)
+/* The same in FP16, packed pairs. */
+MXA_DEVICE void BACKWARD(multiply_half)(uint32_t *s, uint64_t k, uint64_t q)
 {
-    const uint64_t v = k + (KV_BYTES >> 4), dout = q + (Q_BYTES >> 4);
-    wgmma_fence();
     wgmma_ss_m64n64_f16_first(s, k, q);
     MXA_UNROLL
     for (int i = 1; i < BACKWARD_D / 32; i++) {
@@ -248,20 +247,45 @@ MXA_DEVICE void BACKWARD(multiply_half)(uint32_t *s, uint32_t *dp, uint64_t k, u
                             q + (uint64_t)(i * MXA_DESCRIPTOR_K32));
     }
     wgmma_commit();
-    wgmma_ss_m64n64_f16_first(dp, v, dout);
-    MXA_UNROLL
-    for (int i = 1; i < BACKWARD_D / 32; i++) {
-        wgmma_ss_m64n64_f16(dp, v + (uint64_t)(i * MXA_DESCRIPTOR_K32),
-                            dout + (uint64_t)(i * MXA_DESCRIPTOR_K32));
-    }
-    wgmma_commit();
 }
-#endif
+
+/* scores, and in FP16. */
+MXA_DEVICE void BACKWARD(scores)(mxa_shared shared, const BACKWARD(own) * own,
+                                 const BACKWARD(place) * place, float *s)
+{
+    (void)shared;
+    BACKWARD(multiply)(s, own->keys, own->rows + BACKWARD_STAGE_STEP(place));
+}
+
+MXA_DEVICE void BACKWARD(scores_half)(mxa_shared shared, const BACKWARD(own) * own,
+                                      const BACKWARD(place) * place, uint32_t *s)
+{
+    (void)shared;
+    BACKWARD(multiply_half)(s, own->keys, own->rows + BACKWARD_STAGE_STEP(place));
+}
+
+/* dprobs, and in FP16. */
+MXA_DEVICE void BACKWARD(dprobs)(mxa_shared shared, const BACKWARD(own) * own,
+                                 const BACKWARD(place) * place, float *dp)
+{
+    (void)shared;
+    BACKWARD(multiply)
+    (dp, own->keys + (KV_BYTES >> 4), own->rows + BACKWARD_STAGE_STEP(place) + (Q_BYTES >> 4));
+}
+
+MXA_DEVICE void BACKWARD(dprobs_half)(mxa_shared shared, const BACKWARD(own) * own,
+                                      const BACKWARD(place) * place, uint32_t *dp)
+{
+    (void)shared;
+    BACKWARD(multiply_half)
+    (dp, own->keys + (KV_BYTES >> 4), own->rows + BACKWARD_STAGE_STEP(place) + (Q_BYTES >> 4));
+}
 
 #include "cuda/sm90/backward_probs_body.h"
-#if BACKWARD_HALF
+
 #include "cuda/sm90/backward_half_body.h"
-#endif
+
+#include "cuda/sm90/backward_make_body.h"
 
 /* dS to shared memory for dQ: this warpgroup's block, row query, 64-byte swizzle. */
 MXA_DEVICE void BACKWARD(store_dscores)(mxa_shared shared, const BACKWARD(own) * own,
@@ -357,10 +381,11 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
 /* All steps of one tile: dK and dV of this warpgroup's 64 keys in accumulators. far: a constant;
  * 1: some step of the tile may be far. */
 MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared shared,
-                                BACKWARD(own) * own, int far, int steps, int count,
-                                BACKWARD(place) * place, float *dk, float *dv)
+                                BACKWARD(own) * own, int far, int steps, BACKWARD(place) * place,
+                                float *dk, float *dv)
 {
     const int warpgroup = own->warp >> 2, half = own->warp >> 1 & 1;
+    const int small = BACKWARD_HALF && !far; /* S and dP are FP16 */
     float factor = 0.0f;
     if (EARLY && steps > 0) {
         mbarrier_wait(FULL(place->stage), place->parity);
@@ -368,35 +393,16 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
     MXA_NO_UNROLL
     for (int j = 0; j < steps; j++) {
         const BACKWARD(turn) turn = BACKWARD(turn_of)(place);
-        const mxa_shared record = RECORD_AT(place->stage), words = STEP_AT(place->step);
-        const uint64_t stage = (uint64_t)((uint32_t)place->stage * (STAGE_BYTES >> 4));
-        uint32_t p[8], ds[8], units[8];
+        const mxa_shared record = RECORD_AT(place->stage);
+        const uint64_t stage = BACKWARD_STAGE_STEP(place);
+        uint32_t p[8], ds[8], units[8], flags;
         if (!EARLY) {
             mbarrier_wait(FULL(place->stage), place->parity);
         }
-        uint32_t flags;
-#if BACKWARD_HALF
-        if (!far) {
-            uint32_t s[16], dp[16];
-            BACKWARD(multiply_half)(s, dp, own->keys, own->rows + stage);
-            flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
-            BACKWARD(terms) terms;
-            BACKWARD(read_terms)(own, record, &terms);
-            wgmma_wait(1);
-            wgmma_hold_u32(s, 16);
-            if (!(flags & (BACKWARD_MASKED | BACKWARD_MEAN))) {
-                BACKWARD(both)(params, own, 0, flags, record, words, &terms, s, dp, p, units, ds);
-            } else {
-                BACKWARD(both)(params, own, 1, flags, record, words, &terms, s, dp, p, units, ds);
-            }
-        } else
-#endif
-        {
-            float s[32], dp[32];
-            BACKWARD(multiply)(s, dp, own->keys, own->rows + stage);
-            flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
-            BACKWARD(probs)(params, own, far, flags, record, words, s, p);
-            BACKWARD(dscores)(own, record, s, dp, units, ds);
+        if (small) {
+            flags = BACKWARD(make_half)(params, shared, own, place, p, units, ds);
+        } else {
+            flags = BACKWARD(make)(params, shared, own, far, place, p, units, ds);
         }
         if (turn.number == warpgroup && j > 0) {
             const BACKWARD(turn) before = BACKWARD(turn_before)(place, warpgroup);
@@ -419,11 +425,12 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
         } else {
             BACKWARD(multiply_keys)(dk, dv, p, ds, own->turned + stage);
             BACKWARD(store_dscores)(shared, own, turn, units);
-            factor = dev_load_shared_f32(
-                record + (BACKWARD_HALF && !far ? MXA_BACKWARD_HALF_DQ : MXA_BACKWARD_RECORD_DQ) +
-                4 * (uint32_t)half);
+            factor = dev_load_shared_f32(record +
+                                         (small ? MXA_BACKWARD_HALF_DQ : MXA_BACKWARD_RECORD_DQ) +
+                                         4 * (uint32_t)half);
             if (j == 0) {
-                mbarrier_wait(KT_FULL, (uint32_t)count & 1); /* before this warpgroup's first dQ */
+                /* before this warpgroup's first dQ */
+                mbarrier_wait(KT_FULL, (uint32_t)BACKWARD(tile_number)(shared, own) & 1);
             }
         }
         if ((flags & (BACKWARD_MEAN | BACKWARD_LAST)) == (BACKWARD_MEAN | BACKWARD_LAST)) {
@@ -453,9 +460,9 @@ MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared sh
 
 #include "cuda/sm90/backward_finish_body.h"
 
-/* One tile of keys of one consumer warpgroup, the CTA's `count`th. */
+/* One tile of keys of one consumer warpgroup. */
 MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared shared,
-                                  BACKWARD(own) * own, int count, BACKWARD(place) * place)
+                                  BACKWARD(own) * own, BACKWARD(place) * place)
 {
     const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
     const int steps = (int)counts.x, warpgroup = own->warp >> 2;
@@ -477,18 +484,19 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
         }
     } else {
         BACKWARD(tell)(KV_EMPTY);
-        mbarrier_wait(KT_FULL, (uint32_t)count & 1); /* nothing comes, but its phase passes */
+        /* nothing comes, but its phase passes */
+        mbarrier_wait(KT_FULL, (uint32_t)BACKWARD(tile_number)(shared, own) & 1);
     }
     own->sum[0] = own->sum[1] = 0.0f;
     wgmma_hold_f32(dk, ACCUMULATORS);
     wgmma_hold_f32(dv, ACCUMULATORS);
     /* WHY two loops: one more branch a step, rarely taken, cost 3% (D = 128, 8,192 tokens). In 160
      * registers two loops spill. */
-    if (WARPGROUPS == 3 ||
+    if (!BACKWARD_HALF ||
         (dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR)) {
-        BACKWARD(steps)(params, shared, own, 1, steps, count, place, dk, dv);
+        BACKWARD(steps)(params, shared, own, 1, steps, place, dk, dv);
     } else {
-        BACKWARD(steps)(params, shared, own, 0, steps, count, place, dk, dv);
+        BACKWARD(steps)(params, shared, own, 0, steps, place, dk, dv);
     }
     BACKWARD(tell)(KT_EMPTY);
     /* The writer has read what was staged last, before this warpgroup's next turn: that of the step
@@ -548,13 +556,14 @@ MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameter
         BACKWARD(place) place = {0, 0, 0};
         BACKWARD(own) own;
         BACKWARD(own_init)(shared, warp, &own);
-        for (int count = 0;; count++) {
+        for (own.tile = TILE_AT(-1);;) {
+            const int count = BACKWARD(tile_number)(shared, &own) + 1;
             mbarrier_wait(KV_FULL, (uint32_t)count & 1);
             own.tile = TILE_AT(count);
             if ((int)dev_load_shared_u32(own.tile + BACKWARD_TILE_STEPS) < 0) {
                 break;
             }
-            BACKWARD(consume)(params, shared, &own, count, &place);
+            BACKWARD(consume)(params, shared, &own, &place);
         }
     }
 }

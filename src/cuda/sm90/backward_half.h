@@ -9,10 +9,34 @@
 #include "cuda/dev/barrier.h"
 #include "cuda/sm90/backward_place.h"
 
+/* What FP16 is to hold, in logarithms. dP's factor is that of its query group, at most 2^-4 since
+ * dO's rows go up to 14 at least, times 2^HALF_RANGE, times that of its key group. */
 enum {
-    HALF_RANGE_LOG2 = 8 /* exponents of dO^T further below the largest: P is FP16's smallest */
+    HALF_RANGE = 14, /* dO^T's exponents below the largest: P is 2^(8-14) at most, dP 2^15 */
+    HALF_QUERY_LEAST = -10,
+    HALF_KEY_LEAST = -14,
+    HALF_KEY_MOST = 5,
+    HALF_DELTA_MOST = 10 /* a key group's factor of delta, which is held to 2^-25 */
 };
 #define HALF_SCORE_MOST 60000.0f /* largest factor of a score */
+
+/* a_g: what |dS| / |V's factor| of the group's rows is at most. */
+MXA_DEVICE float query_factor(float dout_norm, float dlse, float dlse_norm)
+{
+    return dlse_norm > 0.0f ? add_rn(dout_norm, dlse / dlse_norm) : dout_norm;
+}
+
+/* b_j. */
+MXA_DEVICE float key_factor(float v_norm, float o_norm, float dlse_norm)
+{
+    return add_rn(add_rn(v_norm, o_norm), dlse_norm);
+}
+
+/* Whether a key group's factors of dP and of delta, powers `dp` and `delta`, are beyond that. */
+MXA_DEVICE int half_keys_wide(int dp, int delta)
+{
+    return dp < HALF_KEY_LEAST || dp > HALF_KEY_MOST || delta > HALF_DELTA_MOST;
+}
 
 /* Largest exponents, as powers, of the queries and of the keys that scores are made of; this
  * thread's share of `threads`. */

@@ -1,5 +1,5 @@
 /* backward_half_body.h: from S and dP in FP16 to P and dS, in packed pairs; part of
- * backward_body.h.
+ * backward_body.h and backward_wide_body.h.
  *
  * Register r of S, dP, P and dS holds key g + 8*(r & 1) and queries 8*(r >> 1) + 2*c and the next.
  *
@@ -16,7 +16,8 @@ typedef struct BACKWARD(terms) {
 MXA_DEVICE void BACKWARD(read_terms)(const BACKWARD(own) * own, mxa_shared record,
                                      BACKWARD(terms) * terms)
 {
-    const mxa_shared at = record + own->terms + MXA_BACKWARD_HALF_M;
+    (void)own;
+    const mxa_shared at = record + BACKWARD_HALF_TERMS(own) + MXA_BACKWARD_HALF_M;
     terms->factors = dev_load_shared_u32x4(record + MXA_BACKWARD_HALF_Q);
     terms->m[0] = dev_load_shared_u32x4(at);
     terms->m[1] = dev_load_shared_u32x4(at + 16);
@@ -61,7 +62,7 @@ MXA_DEVICE void BACKWARD(both)(const mxa_backward_params *params, BACKWARD(own) 
                                const BACKWARD(terms) * terms, uint32_t *s, uint32_t *dp,
                                uint32_t *p, uint32_t *units, uint32_t *ds)
 {
-    const mxa_shared at = record + own->terms + MXA_BACKWARD_HALF_D;
+    const mxa_shared at = record + BACKWARD_HALF_TERMS(own) + MXA_BACKWARD_HALF_D;
     const mxa_u32x4 f = terms->factors;
     const uint32_t scale[2] = {f16x2_from_f32(mul_rn(f32_bits(f.x), own->scores)),
                                f16x2_from_f32(mul_rn(f32_bits(f.y), own->scores))};
@@ -80,6 +81,13 @@ MXA_DEVICE void BACKWARD(both)(const mxa_backward_params *params, BACKWARD(own) 
     }
     wgmma_wait(0);
     wgmma_hold_u32(dp, 16);
+    if (BACKWARD_WARPGROUPS == 3 && own->delta == 0.0f) { /* V's rows are of the next sequence */
+        MXA_UNROLL
+        for (int r = 0; r < 16; r++) {
+            dp[r] = 0;
+        }
+        wgmma_hold_u32(dp, 16);
+    }
     MXA_UNROLL
     for (int r = 8; r < 16; r++) {
         s[r] = exp2_f16x2(s[r]);

@@ -46,14 +46,11 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     const int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
     const int q_tile = (int)first.y + j;
     const uint64_t block = (uint64_t)(q_head * params->q_tiles + q_tile);
-    const int half =
-        BACKWARD_HALF && !(dev_load_shared_u32(at + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR);
-    const uint32_t bytes = half ? MXA_BACKWARD_HALF : MXA_BACKWARD_RECORD;
+    uint32_t bytes;
+    const mxa_global record = BACKWARD(find_record)(params, at, block, &bytes);
     mbarrier_arrive_expect(full, STAGE_BYTES + bytes);
     BACKWARD(load_rows)(stage, &params->q_map, (int)first.x + j * TILE_Q, q_head, full);
-    bulk_load(RECORD_AT(index),
-              params->q_records + block * MXA_BACKWARD_RECORDS + (half ? MXA_BACKWARD_RECORD : 0),
-              bytes, full);
+    bulk_load(RECORD_AT(index), record, bytes, full);
     BACKWARD(load_rows)(stage + Q_BYTES, &params->dout_map, q_tile * TILE_Q, q_head, full);
     bulk_load(stage + 2 * Q_BYTES, params->dout_t + block * Q_BYTES, Q_BYTES, full);
     bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);

@@ -14,8 +14,15 @@
 #define RING  8
 #define TILES 4
 
+/* Whether S and dP are FP16 in tiles that allow it. */
+#define BACKWARD_HALF (!BACKWARD_SOFTCAP)
+
 /* WHY again: no register is free for it. */
 #define BACKWARD_LANE (dev_thread_again() & 31)
+
+/* Where in a record a thread's terms of rows are: in one for FP16, in one for FP32. */
+#define BACKWARD_HALF_OF(lane)  (MXA_BACKWARD_HALF_ROW * (uint32_t)((lane)&3))
+#define BACKWARD_TERMS_OF(lane) (MXA_BACKWARD_RECORD_ROW * (uint32_t)((lane)&3))
 
 #define STAGE_AT(s)  (shared + AT_STAGES + (uint32_t)(s)*STAGE_BYTES)
 #define RECORD_AT(s) (shared + AT_RECORDS + (uint32_t)(s)*MXA_BACKWARD_RECORD)
@@ -41,4 +48,15 @@ MXA_DEVICE void BACKWARD(advance)(BACKWARD(place) * place)
         place->stage = 0;
         place->parity ^= 1;
     }
+}
+
+/* Where the record of block `block` is, for the loop that takes the tile; *bytes: its size. */
+MXA_DEVICE mxa_global BACKWARD(find_record)(const mxa_backward_params *params, mxa_shared tile,
+                                            uint64_t block, uint32_t *bytes)
+{
+    const mxa_global record = params->q_records + block * MXA_BACKWARD_RECORDS;
+    const int half = BACKWARD_HALF &&
+                     !(dev_load_shared_u32(tile + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR);
+    *bytes = half ? MXA_BACKWARD_HALF : MXA_BACKWARD_RECORD;
+    return half ? record + MXA_BACKWARD_RECORD : record;
 }

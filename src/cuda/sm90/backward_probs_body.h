@@ -116,7 +116,7 @@ MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own)
     const float scale[2] = {mul_rn(f32_bits(q.x), own->scores), mul_rn(f32_bits(q.y), own->scores)};
     float m[8];
     BACKWARD(row_terms)(terms + MXA_BACKWARD_RECORD_M, 0, m);
-    wgmma_wait(1);
+    wgmma_wait(BACKWARD_APART ? 0 : 1);
     wgmma_hold_f32(s, 32);
 #if BACKWARD_SOFTCAP
     float slope[32];
@@ -169,10 +169,19 @@ MXA_DEVICE void BACKWARD(probs)(const mxa_backward_params *params, BACKWARD(own)
 #endif
 }
 
+#if BACKWARD_APART /* P in pairs of BF16 */
+#define BACKWARD_P(p, i) f32_bits((i)&1 ? (p)[(i) / 2] & 0xFFFF0000u : (p)[(i) / 2] << 16)
+#define BACKWARD_P_TYPE  uint32_t
+#else
+#define BACKWARD_P(p, i) (p)[i]
+#define BACKWARD_P_TYPE  float
+#endif
+
 /* dscores: dP is waited for; dS = P * (dP - delta) in E4M3: `units` as stmatrix takes it (keys g
  * and g + 8 of a query side by side), `ds` as the A operand of dK. */
-MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, const float *p,
-                                  float *dp, uint32_t *units, uint32_t *ds)
+MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record,
+                                  const BACKWARD_P_TYPE *p, float *dp, uint32_t *units,
+                                  uint32_t *ds)
 {
     const mxa_shared terms = record + BACKWARD_TERMS(own);
     const mxa_u32x2 q = dev_load_shared_u32x2(record + MXA_BACKWARD_RECORD_DP);
@@ -202,7 +211,7 @@ MXA_DEVICE void BACKWARD(dscores)(const BACKWARD(own) * own, mxa_shared record, 
         d[5] = d[7] = mul_rn(d[5], own->delta);
         MXA_UNROLL
         for (int e = 0; e < 8; e++) {
-            x[e] = mul_rn(p[8 * i + e], fma_rn(x[e], scale[i >> 1], -d[e]));
+            x[e] = mul_rn(BACKWARD_P(p, 8 * i + e), fma_rn(x[e], scale[i >> 1], -d[e]));
         }
         units[2 * i] = e4m3x4_from_f32(x[0], x[2], x[1], x[3]);
         units[2 * i + 1] = e4m3x4_from_f32(x[4], x[6], x[5], x[7]);

@@ -38,7 +38,11 @@ MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 256) <= ROWS_BYTES_D256 - AT_TILE, "V'
 enum {
     ROWS_LOG2 = 4 /* dO's rows are at most 448 / 2^4 = 28 */
 };
-#define V_ROWS_MOST 206.0f /* norm of V's rows: times 28 sqrt(128) within FP16 */
+/* Norm of V's rows: times 28 sqrt(head_dim) within FP16. */
+MXA_DEVICE float v_rows_most(int head_dim)
+{
+    return head_dim > 128 ? 146.0f : 206.0f;
+}
 
 /* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
 MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
@@ -497,10 +501,10 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
 }
 
 /* How many binades V's rows go down: the least with their largest norm, whose square is given,
- * within V_ROWS_MOST; rounding adds less than a sixteenth. */
-MXA_DEVICE int v_rows_log2(uint32_t square)
+ * within v_rows_most; rounding adds less than a sixteenth. */
+MXA_DEVICE int v_rows_log2(uint32_t square, int head_dim)
 {
-    const float norm = mul_rn(sqrt_rn(f32_bits(square)), 1.0625f / V_ROWS_MOST);
+    const float norm = mul_rn(sqrt_rn(f32_bits(square)), 1.0625f / v_rows_most(head_dim));
     const int e = (int)(bits_f32(norm) >> 23) - 126;
     return square >= NOT_FINITE || e < 0 ? 0 : e;
 }
@@ -554,7 +558,7 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
             most = max_u32(most, bits_f32(sum_lanes(square, chunks)));
         }
         most = half_max(shared, most, warps);
-        const int down = v_rows_log2(most);
+        const int down = v_rows_log2(most, head_dim);
         const uint32_t factor = shift_factor(-down);
         MXA_UNROLL
         for (int t = 0; t < 4; t++) {

@@ -74,18 +74,6 @@ MXA_DEVICE int max_i32(int a, int b)
     return a > b ? a : b;
 }
 
-/* a_g: what |dS| / |V's factor| of the group's rows is at most. */
-MXA_DEVICE float query_factor(float dout_norm, float dlse, float dlse_norm)
-{
-    return dlse_norm > 0.0f ? add_rn(dout_norm, dlse / dlse_norm) : dout_norm;
-}
-
-/* b_j. */
-MXA_DEVICE float key_factor(float v_norm, float o_norm, float dlse_norm)
-{
-    return add_rn(add_rn(v_norm, o_norm), dlse_norm);
-}
-
 /* A query group's record and what else is asked of it. */
 typedef struct query_group {
     float dout_norm, o_norm, dlse, squares, dout_most;
@@ -274,15 +262,18 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
         int finite, q = 0;
         read_query_group(params, first + (uint64_t)g, &group);
         dout_most = max_i32(dout_most, dout_exponent(&group, mean));
+        const int a = backward_exponent(query_factor(group.dout_norm, group.dlse, f->dlse_norm));
         if (group.dout_norm > 0.0f || group.dlse > 0.0f) {
             dout_low = max_i32(dout_low, -dout_exponent(&group, mean));
+        }
+        if (group.dout_norm > 0.0f && group.exponent - a < HALF_QUERY_LEAST) {
+            dout_low = 1000;
         }
         finite = MXA_BACKWARD_GROUP * g < rows;
         if (finite) {
             q = q_exponent(params, head, q_row + MXA_BACKWARD_GROUP * g, &finite);
         }
         if (finite) {
-            int a = backward_exponent(query_factor(group.dout_norm, group.dlse, f->dlse_norm));
             q_most = max_i32(q_most, q + a - group.sum_log2);
         }
     }
@@ -329,29 +320,30 @@ MXA_DEVICE void find_factors(const mxa_backward_prepare_params *params, int head
         read_head(params, shared, head_dim, &extent, sequence, rows, q_row, h,
                   mul_rn(15.0f, backward_power(k_most)), &f, &dout_least);
     }
-    if (dev_thread() == 0) {
-        const int wide = far || f.dout_log2 - dout_least > HALF_RANGE_LOG2 ||
-                         !(mul_rn(score, fold_abs(params->scale_log2e)) < HALF_SCORE_MOST);
-        dev_store_global_u32(params->far + 4 * pair, (uint32_t)wide);
-    }
+    int wide = far || f.dout_log2 - dout_least > HALF_RANGE ||
+               !(mul_rn(score, fold_abs(params->scale_log2e)) < HALF_SCORE_MOST);
+    const int b_most = backward_exponent(key_factor(f.v_norm, f.o_norm, f.dlse_norm));
     int most = -1000;
     MXA_NO_UNROLL
     for (int g = dev_thread(); g < extent.groups; g += FACTOR_THREADS) {
         uint64_t at = (uint64_t)(kv_head * (params->k_rows / MXA_BACKWARD_GROUP) +
                                  (int64_t)(extent.group + g));
         uint32_t scale = dev_load_global_u32(params->k_records + 16 * at);
-        float norm = dev_load_global_f32(params->key_groups + 16 * at);
+        const mxa_u32x2 v = dev_load_global_u32x2(params->key_groups + 16 * at);
+        const int b = backward_exponent(key_factor(f32_bits(v.x), f.o_norm, f.dlse_norm));
+        wide |= half_keys_wide(v.x ? (int)v.y - b : 0, b_most - b);
         if (scale < NOT_FINITE) {
-            most = max_i32(most, backward_log2(scale) +
-                                     backward_exponent(key_factor(norm, f.o_norm, f.dlse_norm)));
+            most = max_i32(most, backward_log2(scale) + b);
         }
     }
+    wide = cta_max(shared, wide);
     f.k_log2 = cta_max(shared, most) - COPY_MOST_LOG2;
     /* Where there is nothing, or nothing finite. */
     f.k_log2 = f.k_log2 < -900 ? 0 : f.k_log2;
     f.q_log2 = f.q_log2 < -900 ? 0 : f.q_log2;
     f.dout_log2 = f.dout_log2 < -900 ? 0 : f.dout_log2;
     if (dev_thread() == 0) {
+        dev_store_global_u32(params->far + 4 * pair, (uint32_t)wide);
         mxa_u32x4 a = {bits_f32(f.v_norm), bits_f32(f.o_norm), bits_f32(f.dlse_norm),
                        (uint32_t)f.dout_log2};
         dev_store_global_u32x4(params->factors + 32 * pair, a);

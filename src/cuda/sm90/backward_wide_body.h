@@ -107,9 +107,9 @@ typedef struct BACKWARD(own) {
     ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h) +                             \
      (uint64_t)((own)->part * (params)->heads))
 
-/* Where in a record the thread's terms of rows are. */
-#define BACKWARD_TERMS(own) (MXA_BACKWARD_RECORD_ROW * (uint32_t)(BACKWARD_LANE & 3))
-#include "cuda/sm90/backward_probs_body.h"
+#define BACKWARD_APART           0 /* P waits for dP in FP32 */
+#define BACKWARD_HALF_TERMS(own) BACKWARD_HALF_OF(BACKWARD_LANE)
+#define BACKWARD_TERMS(own)      BACKWARD_TERMS_OF(BACKWARD_LANE)
 
 /* 64 x 64 of two operands that lie in two boxes each, issued and committed. */
 MXA_DEVICE void BACKWARD(multiply)(float *d, mxa_shared a, mxa_shared b)
@@ -123,6 +123,55 @@ MXA_DEVICE void BACKWARD(multiply)(float *d, mxa_shared a, mxa_shared b)
     }
     wgmma_commit();
 }
+
+/* The same in FP16, packed pairs. */
+MXA_DEVICE void BACKWARD(multiply_half)(uint32_t *d, mxa_shared a, mxa_shared b)
+{
+    const uint64_t x = wgmma_descriptor(a, PART), y = wgmma_descriptor(b, PART);
+    wgmma_ss_m64n64_f16_first(d, x, y);
+    MXA_UNROLL
+    for (int i = 1; i < BACKWARD_D / 32; i++) {
+        const uint64_t at = (uint64_t)((i >> 2) * (BOX_BYTES >> 4) + (i & 3) * MXA_DESCRIPTOR_K32);
+        wgmma_ss_m64n64_f16(d, x + at, y + at);
+    }
+    wgmma_commit();
+}
+
+/* scores, and in FP16. */
+MXA_DEVICE void BACKWARD(scores)(mxa_shared shared, const BACKWARD(own) * own,
+                                 const BACKWARD(place) * place, float *s)
+{
+    (void)own;
+    BACKWARD(multiply)(s, shared + AT_K, STAGE_AT(place->stage));
+}
+
+MXA_DEVICE void BACKWARD(scores_half)(mxa_shared shared, const BACKWARD(own) * own,
+                                      const BACKWARD(place) * place, uint32_t *s)
+{
+    (void)own;
+    BACKWARD(multiply_half)(s, shared + AT_K, STAGE_AT(place->stage));
+}
+
+/* dprobs, and in FP16. */
+MXA_DEVICE void BACKWARD(dprobs)(mxa_shared shared, const BACKWARD(own) * own,
+                                 const BACKWARD(place) * place, float *dp)
+{
+    (void)own;
+    BACKWARD(multiply)(dp, shared + AT_V, STAGE_AT(place->stage) + Q_BYTES);
+}
+
+MXA_DEVICE void BACKWARD(dprobs_half)(mxa_shared shared, const BACKWARD(own) * own,
+                                      const BACKWARD(place) * place, uint32_t *dp)
+{
+    (void)own;
+    BACKWARD(multiply_half)(dp, shared + AT_V, STAGE_AT(place->stage) + Q_BYTES);
+}
+
+#include "cuda/sm90/backward_probs_body.h"
+
+#include "cuda/sm90/backward_half_body.h"
+
+#include "cuda/sm90/backward_make_body.h"
 
 /* grads: dV and dK, issued and committed. */
 MXA_DEVICE void BACKWARD(multiply_keys)(float *dk, float *dv, const uint32_t *p, const uint32_t *ds,
@@ -218,27 +267,27 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
     BACKWARD(tell)(DQ_FULL(own->part));
 }
 
-/* All steps of one tile: this warpgroup's half of dK and dV of its 64 keys in accumulators. */
+/* All steps of one tile: this warpgroup's half of dK and dV of its 64 keys in accumulators. far: a
+ * constant; 1: some step of the tile may be far. */
 MXA_DEVICE void BACKWARD(steps)(const mxa_backward_params *params, mxa_shared shared,
-                                BACKWARD(own) * own, int steps, int count, BACKWARD(place) * place,
-                                float *dk, float *dv)
+                                BACKWARD(own) * own, int far, int steps, int count,
+                                BACKWARD(place) * place, float *dk, float *dv)
 {
-    const uint32_t dq_factor = MXA_BACKWARD_RECORD_DQ + 4 * (uint32_t)(own->warp >> 1);
+    const int small = BACKWARD_HALF && !far; /* S and dP are FP16 */
+    const uint32_t dq_factor =
+        (small ? MXA_BACKWARD_HALF_DQ : MXA_BACKWARD_RECORD_DQ) + 4 * (uint32_t)(own->warp >> 1);
     float factor = 0.0f;
     MXA_NO_UNROLL
     for (int j = 0; j < steps; j++) {
         const int step = place->step;
         const mxa_shared stage = STAGE_AT(place->stage), record = RECORD_AT(place->stage);
-        const mxa_shared words = STEP_AT(step);
-        float s[32], dp[32];
-        uint32_t p[8], ds[8], units[8];
+        uint32_t p[8], ds[8], units[8], flags;
         mbarrier_wait(FULL(place->stage), place->parity);
-        wgmma_fence();
-        BACKWARD(multiply)(s, shared + AT_K, stage);
-        BACKWARD(multiply)(dp, shared + AT_V, stage + Q_BYTES);
-        const uint32_t flags = dev_load_shared_u32(words + BACKWARD_STEP_FLAGS);
-        BACKWARD(probs)(params, own, 1, flags, record, words, s, p);
-        BACKWARD(dscores)(own, record, s, dp, units, ds);
+        if (small) {
+            flags = BACKWARD(make_half)(params, shared, own, place, p, units, ds);
+        } else {
+            flags = BACKWARD(make)(params, shared, own, far, place, p, units, ds);
+        }
         if (j == steps - 1) {
             BACKWARD(tell)(KV_EMPTY);
         }
@@ -303,7 +352,12 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
     own->sum[0] = own->sum[1] = 0.0f;
     wgmma_hold_f32(dk, ACCUMULATORS);
     wgmma_hold_f32(dv, ACCUMULATORS);
-    BACKWARD(steps)(params, shared, own, steps, count, place, dk, dv);
+    if (!BACKWARD_HALF ||
+        (dev_load_shared_u32(own->tile + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR)) {
+        BACKWARD(steps)(params, shared, own, 1, steps, count, place, dk, dv);
+    } else {
+        BACKWARD(steps)(params, shared, own, 0, steps, count, place, dk, dv);
+    }
     BACKWARD(tell)(KT_EMPTY);
     /* The writer has read what was staged last. */
     mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, place->step, 0) ^ 1);

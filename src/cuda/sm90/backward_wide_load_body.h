@@ -37,14 +37,15 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
     mbarrier_wait(EMPTY(index), ((uint32_t)step / STAGES & 1) ^ 1);
     const mxa_shared stage = STAGE_AT(index), full = FULL(index);
     const int q_head = (int)dev_load_shared_u32(at + BACKWARD_TILE_PLACE) * params->group + head;
-    mbarrier_arrive_expect(full, STAGE_BYTES + MXA_BACKWARD_RECORD);
+    const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
+    uint32_t bytes;
+    const mxa_global record = BACKWARD(find_record)(params, at, block, &bytes);
+    mbarrier_arrive_expect(full, STAGE_BYTES + bytes);
     const mxa_u32x2 first = dev_load_shared_u32x2(at + BACKWARD_TILE_QUERIES);
     BACKWARD(load_rows)(stage, &params->q_map, (int)first.x + j * TILE_Q, q_head, full);
     BACKWARD(load_rows)
     (stage + Q_BYTES, &params->dout_map, ((int)first.y + j) * TILE_Q, q_head, full);
-    const uint64_t block = dev_load_shared_u32(STEP_AT(step) + BACKWARD_STEP_DQ);
-    bulk_load(RECORD_AT(index), params->q_records + block * MXA_BACKWARD_RECORDS,
-              MXA_BACKWARD_RECORD, full);
+    bulk_load(RECORD_AT(index), record, bytes, full);
     bulk_load(stage + 2 * Q_BYTES, params->dout_t + block * Q_BYTES, Q_BYTES, full);
     bulk_load(stage + 3 * Q_BYTES, params->q_t + block * Q_BYTES, Q_BYTES, full);
 }
