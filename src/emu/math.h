@@ -289,11 +289,11 @@ MXA_DEVICE uint32_t max_abs_nan_bf16x2(uint32_t a, uint32_t b)
 }
 
 /* Half of max.NaN and min.NaN: as integers that order as the numbers do. */
-MXA_DEVICE uint32_t mxa_emu_most_bf16(uint32_t a, uint32_t b, int smaller)
+MXA_DEVICE uint32_t mxa_emu_most_16(uint32_t a, uint32_t b, uint32_t infinity, int smaller)
 {
     const uint32_t x = a & 0x8000 ? 0x8000 - (a & 0x7FFF) : 0x8000 + a;
     const uint32_t y = b & 0x8000 ? 0x8000 - (b & 0x7FFF) : 0x8000 + b;
-    if ((a & 0x7FFF) > 0x7F80 || (b & 0x7FFF) > 0x7F80) {
+    if ((a & 0x7FFF) > infinity || (b & 0x7FFF) > infinity) {
         return 0x7FFF;
     }
     if (x == y) { /* -0 is below 0 */
@@ -302,18 +302,15 @@ MXA_DEVICE uint32_t mxa_emu_most_bf16(uint32_t a, uint32_t b, int smaller)
     return (x > y) != smaller ? a : b;
 }
 
-MXA_DEVICE uint32_t max_nan_bf16x2(uint32_t a, uint32_t b)
-{
-    return mxa_emu_most_bf16(a & 0xFFFF, b & 0xFFFF, 0) | mxa_emu_most_bf16(a >> 16, b >> 16, 0)
-                                                              << 16;
-}
-
-MXA_DEVICE uint32_t min_nan_bf16x2(uint32_t a, uint32_t b)
-{
-    return mxa_emu_most_bf16(a & 0xFFFF, b & 0xFFFF, 1) | mxa_emu_most_bf16(a >> 16, b >> 16, 1)
-                                                              << 16;
-}
-
+MXA_EMU_F16X2(max_nan_bf16x2(uint32_t a, uint32_t b),
+              mxa_emu_most_16(a & 0xFFFF, b & 0xFFFF, 0x7F80, 0),
+              mxa_emu_most_16(a >> 16, b >> 16, 0x7F80, 0))
+MXA_EMU_F16X2(min_nan_bf16x2(uint32_t a, uint32_t b),
+              mxa_emu_most_16(a & 0xFFFF, b & 0xFFFF, 0x7F80, 1),
+              mxa_emu_most_16(a >> 16, b >> 16, 0x7F80, 1))
+MXA_EMU_F16X2(min_nan_f16x2(uint32_t a, uint32_t b),
+              mxa_emu_most_16(a & 0xFFFF, b & 0xFFFF, 0x7C00, 1),
+              mxa_emu_most_16(a >> 16, b >> 16, 0x7C00, 1))
 MXA_EMU_F16X2(mul_f16x2(uint32_t a, uint32_t b),
               mxa_emu_f16_of_f32(MXA_EMU_LOW(a) * MXA_EMU_LOW(b)),
               mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) * MXA_EMU_HIGH(b)))
@@ -327,6 +324,18 @@ MXA_EMU_F16X2(
     fma_f16x2(uint32_t a, uint32_t b, uint32_t c),
     mxa_emu_f16_of_f64((double)MXA_EMU_LOW(a) * (double)MXA_EMU_LOW(b) + (double)MXA_EMU_LOW(c)),
     mxa_emu_f16_of_f64((double)MXA_EMU_HIGH(a) * (double)MXA_EMU_HIGH(b) + (double)MXA_EMU_HIGH(c)))
+/* Half of fma.relu: what is negative becomes 0, a NaN the canonical one. */
+MXA_DEVICE uint32_t mxa_emu_relu_f16(uint32_t x)
+{
+    return (x & 0x7FFF) > 0x7C00 ? 0x7FFF : x & 0x8000 ? 0 : x;
+}
+
+MXA_DEVICE uint32_t fma_less_relu_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    const uint32_t y = fma_f16x2(a ^ 0x80008000, b, c);
+    return mxa_emu_relu_f16(y & 0xFFFF) | mxa_emu_relu_f16(y >> 16) << 16;
+}
+
 MXA_EMU_F16X2(exp2_f16x2(uint32_t x), (uint32_t)mxa_emu_exp2_f16((uint16_t)x),
               (uint32_t)mxa_emu_exp2_f16((uint16_t)(x >> 16)))
 

@@ -196,6 +196,12 @@ static void halves(void)
         const uint32_t fma = round_units((wide)units(a) * units(b) + units(c) * one);
         const uint32_t got_product = mul_f16x2(a, b), got_sum = add_f16x2(a, b);
         const uint32_t got_fma = fma_f16x2(a << 16, b << 16, c << 16) >> 16;
+        const uint32_t less = fma_less_relu_f16x2(a | a << 16, b | (b ^ 0x8000) << 16, c | c << 16);
+        const uint32_t want = fma_f16x2(a, b ^ 0x8000, c) & 0xFFFF;
+        CHECK((less & 0xFFFF) == (want & 0x8000 ? 0 : want), "max(%04x - %04x * %04x, 0): %08x", c,
+              a, b, less);
+        CHECK(less >> 16 == (got_fma & 0x8000 ? 0 : got_fma), "max(%04x + %04x * %04x, 0): %08x", c,
+              a, b, less);
         CHECK(add_abs_f16x2(a, b) == add_f16x2(a, b & 0x7FFF), "%04x + |%04x|", a, b);
         /* zeros may have either sign here */
         CHECK(((got_product ^ product) & (product & 0x7FFF ? 0xFFFF : 0x7FFF)) == 0,
@@ -207,6 +213,9 @@ static void halves(void)
     }
     CHECK(mul_f16x2(0x80000000, 0x3C000000) == 0x80000000, "-0 * 1");
     CHECK(max_f16x2(0x80007C01, 0x00003C00) == 0x00003C00, "a NaN loses, -0 < +0");
+    CHECK(fma_less_relu_f16x2(0x7E013C00, 0x3C00FC00, 0x3C003C00) == 0x7FFF7C00, "a NaN stays one");
+    CHECK(fma_less_relu_f16x2(0x7C003C00, 0x3C003C00, 0x7C003C00) == 0x7FFF0000,
+          "Inf - Inf, 1 - 1");
 }
 
 /* The packed maxima against the FP32 ones, NaN apart. */
@@ -218,6 +227,7 @@ static void packed_maxima(void)
         const uint32_t u = (uint32_t)mxt_random_u64(&random), v = (uint32_t)mxt_random_u64(&random);
         const uint32_t most = max_nan_bf16x2(u, v), least = min_nan_bf16x2(u, v);
         const uint32_t bf16 = max_abs_nan_bf16x2(u, v), f16 = max_abs_nan_f16x2(u, v);
+        const uint32_t least_f16 = min_nan_f16x2(u, v);
         const float a = f32_bits(u << 16), b = f32_bits(v << 16);
         const float c = f32_from_f16_high(u), d = f32_from_f16_high(v);
         if (a != a || b != b) {
@@ -230,11 +240,15 @@ static void packed_maxima(void)
             CHECK((bf16 << 16 & 0x7FFFFFFF) == bits_f32(max_f32(fabsf(a), fabsf(b))),
                   "largest of %08x %08x", u, v);
         }
-        if (c != c || d != d)
-            CHECK((f16 >> 16 & 0x7FFF) == 0x7FFF, "%08x %08x", u, v);
-        else
+        if (c != c || d != d) {
+            CHECK((f16 >> 16 & 0x7FFF) == 0x7FFF && least_f16 >> 16 == 0x7FFF, "%08x %08x", u, v);
+        } else {
             CHECK(f32_from_f16_high(f16 & 0x7FFF0000u) == max_f32(fabsf(c), fabsf(d)),
                   "largest of %08x %08x", u, v);
+            CHECK(bits_f32(f32_from_f16_high(least_f16)) ==
+                      (bits_f32(max_f32(-c, -d)) ^ 0x80000000u),
+                  "min of %08x %08x", u, v);
+        }
     }
 }
 

@@ -22,24 +22,31 @@ typedef struct forms_case {
     double softcap;
     mxattn_intermediates intermediates;
     mxattn_dtype operands;
-    float jump; /* logits of key 300 are about 12 times this above the others */
+    float jump; /* logits of key `late` are about 12 times this above the others */
+    int late;
 } forms_case;
 
 #define E4M3 MXATTN_INTERMEDIATES_E4M3
 #define BF16 MXATTN_INTERMEDIATES_BF16
 
 static const forms_case cases[] = {
-    {"d256", 1, 130, 300, 1, 1, 256, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 0},
-    {"d256 softcap", 1, 70, 200, 1, 1, 256, 0, 1, 0, -1, -1, 9, E4M3, MXATTN_E4M3, 0},
-    {"d192 v128", 1, 64, 200, 2, 1, 192, 128, 1, 0, -1, -1, 0, E4M3, MXATTN_F32, 0},
-    {"d40 v96", 1, 64, 160, 1, 1, 40, 96, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 0},
-    {"bf16 d64", 2, 65, 193, 2, 1, 64, 0, 0, 0, 50, 20, 0, BF16, MXATTN_F32, 0},
-    {"bf16 d256", 1, 64, 300, 1, 1, 256, 0, 0, 0, -1, -1, 5, BF16, MXATTN_E4M3, 0},
-    {"strict", 1, 200, 200, 2, 1, 128, 0, 1, 1, -1, -1, 0, BF16, MXATTN_F32, 0},
+    {"d256", 1, 130, 300, 1, 1, 256, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 0, 0},
+    {"d256 softcap", 1, 70, 200, 1, 1, 256, 0, 1, 0, -1, -1, 9, E4M3, MXATTN_E4M3, 0, 0},
+    {"d192 v128", 1, 64, 200, 2, 1, 192, 128, 1, 0, -1, -1, 0, E4M3, MXATTN_F32, 0, 0},
+    {"d40 v96", 1, 64, 160, 1, 1, 40, 96, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 0, 0},
+    {"bf16 d64", 2, 65, 193, 2, 1, 64, 0, 0, 0, 50, 20, 0, BF16, MXATTN_F32, 0, 0},
+    {"bf16 d256", 1, 64, 300, 1, 1, 256, 0, 0, 0, -1, -1, 5, BF16, MXATTN_E4M3, 0, 0},
+    {"strict", 1, 200, 200, 2, 1, 128, 0, 1, 1, -1, -1, 0, BF16, MXATTN_F32, 0, 0},
     /* The first launch marks the tiles, the second does them again. */
-    {"jump far", 1, 192, 640, 1, 1, 128, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 25},
-    {"jump", 1, 64, 640, 1, 1, 64, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 5},
-    {"window", 1, 400, 700, 1, 1, 64, 0, 0, 0, 100, 30, 0, E4M3, MXATTN_F32, 0},
+    {"jump far", 1, 192, 640, 1, 1, 128, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 25, 300},
+    {"jump", 1, 64, 640, 1, 1, 64, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 5, 300},
+    /* Key 312 is one whose P takes no exp2 in half of the rows, in a block that is seen whole. */
+    {"jump d64", 1, 130, 640, 1, 1, 64, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_E4M3, 5, 312},
+    {"jump far d64", 1, 130, 640, 1, 1, 64, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 25, 312},
+    {"jump between d64", 1, 130, 640, 1, 1, 64, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 7, 312},
+    {"jump d256", 1, 70, 640, 1, 1, 256, 0, 0, 0, -1, -1, 0, E4M3, MXATTN_F32, 5, 312},
+    {"jump causal", 1, 450, 640, 1, 1, 128, 0, 1, 0, -1, -1, 0, E4M3, MXATTN_F32, 5, 312},
+    {"window", 1, 400, 700, 1, 1, 64, 0, 0, 0, 100, 30, 0, E4M3, MXATTN_F32, 0, 0},
 };
 
 static void options(mxt_attention *a, const forms_case *c)
@@ -59,16 +66,16 @@ static void options(mxt_attention *a, const forms_case *c)
     }
 }
 
-/* A direction that every query and key 300 share, beside a third of what they were. */
-static void add_jump(mxt_attention *a, float jump)
+/* A direction that every query and key `late` share, beside a third of what they were. */
+static void add_jump(mxt_attention *a, float jump, int64_t late)
 {
     const int64_t d = a->problem.head_dim, q = mxt_size_q(a), k = mxt_size_k(a);
     for (int64_t i = 0; i < q; i++) {
         a->q[i] = 0.3f * a->q[i] + (i % 2 ? 12.0f : -12.0f) / sqrtf((float)d);
     }
     for (int64_t i = 0; i < k; i++) {
-        const int late = i / d % a->seqlen_k == 300;
-        a->k[i] = 0.3f * a->k[i] + (late ? (i % 2 ? jump : -jump) / sqrtf((float)d) : 0.0f);
+        const int here = i / d % a->seqlen_k == late;
+        a->k[i] = 0.3f * a->k[i] + (here ? (i % 2 ? jump : -jump) / sqrtf((float)d) : 0.0f);
     }
 }
 
@@ -114,7 +121,7 @@ static void run_case(const forms_case *c, uint64_t seed)
     mxt_attention_alloc(&a);
     mxt_attention_fill(&a, MXT_GAUSSIAN, seed);
     if (c->jump != 0) {
-        add_jump(&a, c->jump);
+        add_jump(&a, c->jump, c->late);
     }
     against_model(&a, c->operands, 3);
     mxt_attention_free(&a);
@@ -134,6 +141,36 @@ static void many_tiles(void)
     mxt_attention_fill(&a, MXT_GAUSSIAN, 7);
     against_model(&a, MXATTN_F32, 3);
     mxt_attention_free(&a);
+}
+
+/* A key that is NaN makes each row NaN, wherever its P is made: with and without exp2, in the first
+ * blocks and in those after them. */
+static void nan_keys(void)
+{
+    static const int64_t keys[] = {3, 285, 312, 350, 639};
+    for (int head_dim = 64; head_dim <= 128; head_dim += 64) {
+        for (int i = 0; i < 5; i++) {
+            mxt_case("key %lld is NaN, head_dim %d", (long long)keys[i], head_dim);
+            mxt_attention a;
+            mxt_attention_dense(&a, 1, 64, 640, 1, 1, head_dim);
+            const forms_case c = {.left = -1, .right = -1, .intermediates = E4M3};
+            options(&a, &c);
+            mxt_attention_alloc(&a);
+            mxt_attention_fill(&a, MXT_GAUSSIAN, 10);
+            a.k[keys[i] * head_dim + 7] = NAN;
+            int64_t numbers = 0;
+            if (emulate(&a, MXATTN_F32, 1)) {
+                for (int64_t j = 0; j < mxt_size_o(&a); j++) {
+                    numbers += !isnan(a.o[j]);
+                }
+                for (int64_t j = 0; j < mxt_size_lse(&a); j++) {
+                    numbers += !isnan(a.lse[j]);
+                }
+                CHECK(numbers == 0, "%lld elements of O and LSE are not NaN", (long long)numbers);
+            }
+            mxt_attention_free(&a);
+        }
+    }
 }
 
 /* causal_strict: the bits of a row are those it had before later tokens became NaN. */
@@ -205,6 +242,7 @@ int main(void)
         run_case(&cases[i], 100 + i);
     }
     many_tiles();
+    nan_keys();
     strict_rows();
     strict_value();
     return mxt_finish();

@@ -225,6 +225,24 @@ MXA_DEVICE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c)
     return y;
 }
 
+/* max(c - a * b, 0), rounded once; a NaN stays one. */
+MXA_DEVICE uint32_t fma_less_relu_f16x2(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t y;
+    asm("{\n.reg .b32 t;\nneg.f16x2 t, %1;\nfma.rn.relu.f16x2 %0, t, %2, %3;\n}"
+        : "=r"(y)
+        : "r"(a), "r"(b), "r"(c));
+    return y;
+}
+
+/* The smaller of each half; a NaN wins. */
+MXA_DEVICE uint32_t min_nan_f16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
 /* 2^x in both halves, relative error 2^-9.9. WHY not ex2.approx.f16x2: it packs its result once
  * for each use; widened halves and one prmt halve that (1040 -> 1084 TFLOP/s in a forward). */
 MXA_DEVICE uint32_t exp2_f16x2(uint32_t x)

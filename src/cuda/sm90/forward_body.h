@@ -40,7 +40,8 @@
  * Launched early, it waits for the kernels before it once its barriers are there (griddepcontrol).
  *
  * Order of a consumer: scores(j+1) are issued before values(j), so that softmax(j+1) runs while
- * the tensor cores multiply P(j) by V(j).
+ * the tensor cores multiply P(j) by V(j); once a row has a maximum and nothing is masked
+ * (forward_late_body.h), values(j) are issued when scores(j+1) are there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -66,8 +67,10 @@
 #define Q_SCALE_BYTES (TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
 #endif
 #define Q_HELD (FORWARD_SCORES == FORWARD_F16 && FORWARD_D == 128) /* in registers */
-/* Blocks without masks have a loop of their own; four warpgroups have no registers for it. */
-#define LATE_LOOP          (FORWARD_SCORES == FORWARD_F16 && FORWARD_CONSUMERS < 4)
+/* FP16 scores: blocks without masks have a loop of their own. PARABOLAS: there one of each 8 pairs
+ * of P is made without exp2. WHY with four warpgroups: exp2's pipe sets their pace. */
+#define LATE_LOOP          (FORWARD_SCORES == FORWARD_F16)
+#define PARABOLAS          (FORWARD_CONSUMERS == 4)
 #define PRODUCER_REGISTERS (FORWARD_CONSUMERS > 2 ? 32 : 40)
 #define CONSUMER_REGISTERS (FORWARD_CONSUMERS == 4 ? 112 : FORWARD_CONSUMERS == 3 ? 160 : 232)
 #define Q_BYTES            (TILE_Q * FORWARD_D)
@@ -120,91 +123,7 @@ MXA_STATIC_ASSERT(Q_SCALE_BYTES <= FORWARD_TILE_MEAN - FORWARD_TILE_SCALES, "pla
 #endif
 #endif
 
-/* load_queries: Q, the tile and what belongs to its rows. */
-MXA_DEVICE void FORWARD(load_queries)(const mxa_forward_params *params, mxa_shared shared,
-                                      const forward_tile *tile, int count)
-{
-    const int stage = count & 1;
-#if FORWARD_SCORES == FORWARD_BF16
-    const int64_t scale_at = 4 * (tile->head * params->q_rows + tile->q_row);
-#else
-    const int64_t scale_at =
-        (tile->head * params->q_rows + tile->q_row) / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD;
-#endif
-    const uint32_t mean_bytes = params->v_mean ? 4 * (uint32_t)params->head_dim_v : 0;
-    mbarrier_wait(Q_EMPTY(stage), (uint32_t)(count >> 1 & 1) ^ 1);
-    forward_tile_write(params, tile, TILE(stage));
-    mbarrier_arrive_expect(Q_FULL(stage), Q_BYTES + Q_SCALE_BYTES + mean_bytes);
-    MXA_UNROLL
-    for (int c = 0; c < CHUNKS; c++) {
-        tma_load_3d(shared + AT_Q + stage * Q_BYTES + c * TILE_Q * ROW, &params->q_map, c * ROW,
-                    tile->q_row, tile->head, Q_FULL(stage));
-    }
-    bulk_load(TILE(stage) + FORWARD_TILE_SCALES, params->q_scale + (uint64_t)scale_at,
-              Q_SCALE_BYTES, Q_FULL(stage));
-    if (params->v_mean) {
-        bulk_load(TILE(stage) + FORWARD_TILE_MEAN,
-                  params->v_mean + (uint64_t)(tile->sequence * (params->heads / params->group) +
-                                              tile->head / params->group) *
-                                       mean_bytes,
-                  mean_bytes, Q_FULL(stage));
-    }
-}
-
-/* load_block: K with its records, and V, of the block at row `row` of the copies. */
-MXA_DEVICE void FORWARD(load_block)(const mxa_forward_params *params, mxa_shared shared, int row,
-                                    int kv_head, int step)
-{
-    const int stage = STAGE(step);
-    mbarrier_wait(K_EMPTY(stage), PARITY(step) ^ 1);
-    mbarrier_arrive_expect(K_FULL(stage), K_BYTES + RECORD_BYTES);
-    MXA_UNROLL
-    for (int c = 0; c < CHUNKS; c++) {
-        tma_load_3d(shared + AT_K + stage * K_BYTES + c * TILE_K * ROW, &params->k_map, c * ROW,
-                    row, kv_head, K_FULL(stage));
-    }
-    bulk_load(RECORDS(stage),
-              params->records +
-                  (uint64_t)((kv_head * params->k_rows + row) / MXA_FORWARD_GROUP * RECORD),
-              RECORD_BYTES, K_FULL(stage));
-    mbarrier_wait(V_EMPTY(stage), PARITY(step) ^ 1);
-    mbarrier_arrive_expect(V_FULL(stage), V_BYTES);
-#if FORWARD_SCORES == FORWARD_BF16
-    MXA_UNROLL
-    for (int c = 0; c < FORWARD_D / 64; c++) {
-        tma_load_3d(shared + AT_V + stage * V_BYTES + c * TILE_K * 128, &params->v_map, c * 128,
-                    row, kv_head, V_FULL(stage));
-    }
-#else
-    tma_load_3d(shared + AT_V + stage * V_BYTES, &params->v_map, row, 0, kv_head, V_FULL(stage));
-#endif
-}
-
-/* load: the producer walks the tiles and their blocks, and ends with a tile of no queries. */
-MXA_DEVICE void FORWARD(load)(const mxa_forward_params *params, mxa_shared shared, int wide)
-{
-    const int pieces = forward_tile_count(params, params->tile_q, TILE_Q);
-    int count = 0, step = 0;
-    MXA_NO_UNROLL
-    for (int index = dev_block_x(); index < pieces; index = forward_tile_next(params, index)) {
-        forward_tile tile;
-        if (!forward_tile_find(params, index, params->tile_q, TILE_Q, TILE_K, &tile) ||
-            !forward_tile_taken(params, wide, &tile)) {
-            continue;
-        }
-        FORWARD(load_queries)(params, shared, &tile, count++);
-        MXA_NO_UNROLL
-        for (int j = tile.block_first; j < tile.block_end; j++, step++) {
-            FORWARD(load_block)
-            (params, shared, tile.k_row + j * TILE_K, tile.head / params->group, step);
-        }
-    }
-    mbarrier_wait(Q_EMPTY(count & 1), (uint32_t)(count >> 1 & 1) ^ 1);
-    const mxa_u32x4 end = {0, 0, 0xFFFFFFFFu, 0};
-    dev_store_shared_u32x4(TILE(count & 1) + FORWARD_TILE_BLOCKS, end);
-    dev_store_shared_u32x4(TILE(count & 1) + FORWARD_TILE_VISIBLE, end);
-    mbarrier_arrive(Q_FULL(count & 1));
-}
+#include "cuda/sm90/forward_load_body.h"
 
 #if Q_HELD
 /* This thread's Q, as wgmma's A operands of all columns. */
@@ -253,17 +172,29 @@ MXA_DEVICE void FORWARD(scores)(FORWARD_SCORE *s, mxa_shared q, uint64_t b)
 #endif
 
 #if FORWARD_SCORES == FORWARD_F16
-/* The softmax of rows that have a maximum. end: edges of a block that is not seen whole, or NULL.
+/* Raises the maximum after the fact; a row that jumped too far marks its tile for the second
+ * launch.
  */
+MXA_DEVICE void FORWARD(mend_codes)(const mxa_forward_params *params, const forward_own *own,
+                                    mxa_shared record, FORWARD_SCORE *s, forward_rows *rows,
+                                    float *t)
+{
+    if (!forward_mend_f16(s, rows, record, t)) {
+        uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);
+        dev_store_global_u32(params->redo + 4 * (uint64_t)entry, 1);
+    }
+}
+
+/* The softmax of rows that have a maximum, in a block that is not seen whole; end: its edges. */
 MXA_DEVICE void FORWARD(softmax_late)(const mxa_forward_params *params, const forward_own *own,
                                       mxa_shared record, FORWARD_SCORE *s, uint32_t *scale,
                                       const int *end, forward_rows *rows)
 {
     float t[2];
-    if (forward_softmax_late_f16(s, rows, record, scale, end, t) &&
-        !forward_mend_f16(s, rows, record, t)) {
-        uint32_t entry = dev_load_shared_u32(own->tile + FORWARD_TILE_OUT + 12);
-        dev_store_global_u32(params->redo + 4 * (uint64_t)entry, 1);
+    forward_exp_f16(s, rows->m[0], rows->m[1], record, scale, end, t);
+    rows->raised = forward_beyond_f16(t);
+    if (rows->raised) {
+        FORWARD(mend_codes)(params, own, record, s, rows, t);
     }
     forward_add_f16(rows, t);
 }
@@ -302,20 +233,16 @@ MXA_DEVICE void FORWARD(softmax)(const mxa_forward_params *params, const forward
      * blocks leaves only its masked ones to this one, which has no registers for two edges. */
     const int left = params->window_left >= 0;
     const int first = block <= own->full_first || block <= own->own_first ||
-                      own->full_end <= own->full_first || (LATE_LOOP && left);
+                      own->full_end <= own->full_first || left;
     if (!whole) {
         forward_edges edges;
         forward_tile_edges(params, own, block * TILE_K, &edges);
-        if (!first && !left) {
+        if (!first) {
             FORWARD(softmax_late)(params, own, record, s, scale, edges.end, rows);
             return;
         }
         forward_mask_f16(s, &edges, left, scale);
         FORWARD_HOLD_SCORES(s);
-    }
-    if (!LATE_LOOP && !first) {
-        FORWARD(softmax_late)(params, own, record, s, scale, NULL, rows);
-        return;
     }
     forward_softmax_f16(s, rows, record, scale);
 #else
@@ -381,6 +308,14 @@ MXA_DEVICE int FORWARD(pass_over)(mxa_shared shared, int step, int blocks)
     return step;
 }
 
+MXA_DEVICE void FORWARD(rescale)(float *o, const forward_rows *rows)
+{
+    MXA_UNROLL
+    for (int i = 0; i < ACCUMULATORS; i++) {
+        o[i] = mul_rn(o[i], rows->rescale[(i >> 1) & 1]);
+    }
+}
+
 /* What blocks need of each other. */
 typedef struct FORWARD(state) {
     FORWARD_SCORE s[SCORES];
@@ -397,9 +332,9 @@ MXA_DEVICE void FORWARD(factors)(const forward_own *own, mxa_shared record, uint
 #endif
 }
 
-/* The scores and the P of block j, the values of block j - 1. late: softmax_late. */
+/* The scores and the P of block j, the values of block j - 1. */
 MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shared,
-                               const forward_own *own, mxa_shared q, int j, int step, int late,
+                               const forward_own *own, mxa_shared q, int j, int step,
                                FORWARD(state) * x, float *o, forward_rows *rows)
 {
     const int leader = (dev_thread() & 31) == 0;
@@ -417,15 +352,7 @@ MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shar
     FORWARD(factors)(own, RECORDS(STAGE(step)), x->scale);
     wgmma_wait(1);
     FORWARD_HOLD_SCORES(x->s);
-#if FORWARD_SCORES == FORWARD_F16
-    if (late) {
-        FORWARD(softmax_late)(params, own, RECORDS(STAGE(step)), x->s, x->scale, NULL, rows);
-    } else
-#endif
-    {
-        (void)late;
-        FORWARD(softmax)(params, own, j, RECORDS(STAGE(step)), x->s, x->scale, rows);
-    }
+    FORWARD(softmax)(params, own, j, RECORDS(STAGE(step)), x->s, x->scale, rows);
     warp_sync(); /* every lane has read its records */
     if (leader) {
         mbarrier_arrive(K_EMPTY(STAGE(step)));
@@ -437,13 +364,14 @@ MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shar
         mbarrier_arrive(V_EMPTY(STAGE(step - 1)));
     }
     if (rows->raised) {
-        MXA_UNROLL
-        for (int i = 0; i < ACCUMULATORS; i++) {
-            o[i] = mul_rn(o[i], rows->rescale[(i >> 1) & 1]);
-        }
+        FORWARD(rescale)(o, rows);
     }
     FORWARD(pack)(x->s, x->p);
 }
+
+#if LATE_LOOP
+#include "cuda/sm90/forward_late_body.h"
+#endif
 
 /* softmax, values and the next scores, block after block; the tile's blocks start at `step`. */
 MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared shared,
@@ -482,18 +410,26 @@ MXA_DEVICE void FORWARD(blocks)(const mxa_forward_params *params, mxa_shared sha
     while (j < own->own_end) {
         MXA_NO_UNROLL
         for (; j < plain_end; j++, step++) {
-            FORWARD(block)(params, shared, own, q, j, step, 0, &x, o, rows);
+            FORWARD(block)(params, shared, own, q, j, step, &x, o, rows);
         }
-        MXA_NO_UNROLL
-        for (; j < late_end; j++, step++) {
-            FORWARD(block)(params, shared, own, q, j, step, 1, &x, o, rows);
+        while (j < late_end) {
+            float t[2];
+            int raised;
+            MXA_NO_UNROLL
+            do {
+                raised = FORWARD(late)(shared, own, q, step, &x, o, rows, t);
+                j++, step++;
+            } while (!raised && j < late_end);
+            if (raised) {
+                FORWARD(mend)(params, shared, own, step - 1, &x, o, rows, t);
+            }
         }
         plain_end = own->own_end;
     }
 #else
     MXA_NO_UNROLL
     for (; j < own->own_end; j++, step++) {
-        FORWARD(block)(params, shared, own, q, j, step, 0, &x, o, rows);
+        FORWARD(block)(params, shared, own, q, j, step, &x, o, rows);
     }
 #endif
     mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
@@ -647,6 +583,7 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef Q_SCALE_BYTES
 #undef Q_HELD
 #undef LATE_LOOP
+#undef PARABOLAS
 #undef PRODUCER_REGISTERS
 #undef CONSUMER_REGISTERS
 #undef Q_BYTES

@@ -195,14 +195,95 @@ MXA_DEVICE void forward_hide_f16(uint32_t *x, int g, const int *end)
     }
 }
 
+/* 2^x without exp2 of x = s * scale - m, where above = 11 + m. Of i + f, f within 1/2, 2^f is a
+ * parabola (off by 0.3% at most, 0.1% in the mean) times 2^-5, and 2^(i + 5) is made of the bits of
+ * i + 20: what is below 2^-19.5 is 0, and from 2^10.5 on it is infinity. A NaN stays one. WHY f of
+ * s again: FP16 holds it ten times as exactly as 11 - x. */
+MXA_DEVICE uint32_t forward_exp2_f16(uint32_t s, uint32_t scale, uint32_t above)
+{
+    const uint32_t minus_one = 0xBC00BC00, thirty_one = 0x4FC04FC0;
+    const uint32_t bias = 0x641F641F; /* 1024 + 31; between 1024 and 2048 FP16 has integers only */
+    uint32_t y = min_nan_f16x2(fma_less_relu_f16x2(s, scale, above), thirty_one); /* 11 - x */
+    uint32_t z = fma_f16x2(y, minus_one, bias);                                   /* 1044 + i */
+    uint32_t f = fma_f16x2(s, scale, fma_f16x2(z, minus_one, fma_f16x2(above, minus_one, bias)));
+    uint32_t parabola = fma_f16x2(fma_f16x2(f, 0x1FAD1FAD, 0x259D259D), f, 0x28002800);
+    /* The shift leaves 0x6400 >> 6 of the low half in the high one. */
+    return mul_f16x2(parabola, (z << 10) - 0x01900000);
+}
+
+/* Logits of a key group to P of rows of maxima `max` (pairs), times 2^shift: V's exponent. without:
+ * a pair that is left alone, or -1. */
+MXA_DEVICE void forward_exps_f16(uint32_t *x, uint32_t scale, const uint32_t *max, uint32_t shift,
+                                 int without)
+{
+    const uint32_t minus_one = 0xBC00BC00;
+    const uint32_t c0 = fma_f16x2(max[0], minus_one, shift);
+    const uint32_t c1 = fma_f16x2(max[1], minus_one, shift);
+    MXA_UNROLL
+    for (int r = 0; r < 8; r++) {
+        if (r != without) {
+            x[r] = exp2_f16x2(fma_f16x2(x[r], scale, r & 1 ? c1 : c0));
+        }
+    }
+}
+
+/* Adds a key group's P to the two rows' sums, or begins them; undo: 2^-shift. without: 6, 7 or -1.
+ */
+MXA_DEVICE void forward_sum_f16(const uint32_t *x, uint32_t undo, int begin, int without,
+                                uint32_t *sum)
+{
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        uint32_t a = add_f16x2(x[r], x[r + 2]);
+        uint32_t b = without == 6 + r ? x[r + 4] : add_f16x2(x[r + 4], x[r + 6]);
+        a = add_f16x2(a, b);
+        sum[r] = begin ? mul_f16x2(a, undo) : fma_f16x2(a, undo, sum[r]);
+    }
+}
+
+/* Both of a group of which pair 6 + row is made without exp2. WHY its sum apart: what is 0 below
+ * 2^-19.5 is little of P, but not of P times 2^-14. */
+MXA_DEVICE void forward_exps_mixed_f16(uint32_t *x, int row, uint32_t scale, const uint32_t *max,
+                                       mxa_u32x2 v, int begin, uint32_t *sum)
+{
+    const uint32_t eleven = 0x49804980, exponents = 0x78007800; /* of 2^shift and 2^-shift, added */
+    uint32_t p = forward_exp2_f16(x[6 + row], scale, add_f16x2(max[row], eleven));
+    forward_exps_f16(x, scale, max, v.x, 6 + row);
+    forward_sum_f16(x, v.y, begin, 6 + row, sum);
+    sum[row] = add_f16x2(sum[row], p);
+    x[6 + row] = mul_f16x2(p, exponents - v.y);
+}
+
+/* A key group's P to codes. */
+MXA_DEVICE void forward_codes_f16(uint32_t *x)
+{
+    MXA_UNROLL
+    for (int r = 0; r < 8; r++) {
+        x[r] = forward_code_f16(x[r]);
+        hold_u32(&x[r]);
+    }
+}
+
+MXA_DEVICE void forward_sums_f16(const uint32_t *sum, float *t)
+{
+    t[0] = add_rn(f32_from_f16_low(sum[0]), f32_from_f16_high(sum[0]));
+    t[1] = add_rn(f32_from_f16_low(sum[1]), f32_from_f16_high(sum[1]));
+}
+
+/* V's exponent and its inverse of a key group. */
+MXA_DEVICE mxa_u32x2 forward_shift_f16(mxa_shared record, int g)
+{
+    return dev_load_shared_u32x2(record + 16 * (uint32_t)g + 8);
+}
+
 /* Logits to codes of P of the maximum as it stands, in place; t: this thread's sums of the block.
  * record: of the block's first key group; three more follow it. end: edges of a block that is not
  * seen whole (forward_edges), or NULL. */
 MXA_DEVICE void forward_exp_f16(uint32_t *s, float m0, float m1, mxa_shared record,
                                 const uint32_t *scale, const int *end, float *t)
 {
-    const uint32_t minus_one = 0xBC00BC00, max0 = f16x2_from_f32(m0), max1 = f16x2_from_f32(m1);
-    uint32_t sum0 = 0, sum1 = 0;
+    const uint32_t max[2] = {f16x2_from_f32(m0), f16x2_from_f32(m1)};
+    uint32_t sum[2] = {0, 0};
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {
         uint32_t *x = s + 8 * g;
@@ -214,28 +295,15 @@ MXA_DEVICE void forward_exp_f16(uint32_t *s, float m0, float m1, mxa_shared reco
             }
             continue;
         }
-        mxa_u32x2 v = dev_load_shared_u32x2(record + 16 * (uint32_t)g + 8);
-        uint32_t c0 = fma_f16x2(max0, minus_one, v.x);
-        uint32_t c1 = fma_f16x2(max1, minus_one, v.x);
-        MXA_UNROLL
-        for (int r = 0; r < 8; r++) {
-            x[r] = exp2_f16x2(fma_f16x2(x[r], scale[g], r & 1 ? c1 : c0));
-        }
+        mxa_u32x2 v = forward_shift_f16(record, g);
+        forward_exps_f16(x, scale[g], max, v.x, -1);
         if (end && warp_any(end[0] < 512 * (g + 1) || end[1] < 512 * (g + 1))) {
             forward_hide_f16(x, g, end);
         }
-        uint32_t a = add_f16x2(add_f16x2(x[0], x[2]), add_f16x2(x[4], x[6]));
-        uint32_t b = add_f16x2(add_f16x2(x[1], x[3]), add_f16x2(x[5], x[7]));
-        sum0 = g == 0 && !end ? mul_f16x2(a, v.y) : fma_f16x2(a, v.y, sum0);
-        sum1 = g == 0 && !end ? mul_f16x2(b, v.y) : fma_f16x2(b, v.y, sum1);
-        MXA_UNROLL
-        for (int r = 0; r < 8; r++) {
-            x[r] = forward_code_f16(x[r]);
-            hold_u32(&x[r]);
-        }
+        forward_sum_f16(x, v.y, g == 0 && !end, -1, sum);
+        forward_codes_f16(x);
     }
-    t[0] = add_rn(f32_from_f16_low(sum0), f32_from_f16_high(sum0));
-    t[1] = add_rn(f32_from_f16_low(sum1), f32_from_f16_high(sum1));
+    forward_sums_f16(sum, t);
 }
 
 MXA_DEVICE void forward_add_f16(forward_rows *rows, const float *t)
@@ -298,15 +366,12 @@ MXA_DEVICE int forward_mend_f16(uint32_t *s, forward_rows *rows, mxa_shared reco
     return held;
 }
 
-/* The same with the maximum as it was, where each row has one; t: sums, for forward_add_f16. WHY:
- * finding it takes a tenth of the instructions, and exp2 waits for it. A sum of P that E4M3 holds
- * has no term that it does not; a NaN stays one. Returns whether forward_mend_f16 must follow. */
-MXA_DEVICE int forward_softmax_late_f16(uint32_t *s, forward_rows *rows, mxa_shared record,
-                                        const uint32_t *scale, const int *end, float *t)
+/* Whether some row's sum t of P made with the maximum as it was is beyond E4M3: a sum that it holds
+ * has no term that it does not. WHY such a P: finding the maximum first takes a tenth of the
+ * instructions, and exp2 waits for it. forward_mend_f16 must follow. A NaN stays one. */
+MXA_DEVICE int forward_beyond_f16(const float *t)
 {
-    forward_exp_f16(s, rows->m[0], rows->m[1], record, scale, end, t);
-    rows->raised = warp_any(t[0] > FORWARD_P_MOST || t[1] > FORWARD_P_MOST);
-    return rows->raised;
+    return warp_any(t[0] > FORWARD_P_MOST || t[1] > FORWARD_P_MOST);
 }
 
 /* Codes to A operands: register i of group g, in the key order of the private V. */
