@@ -291,38 +291,51 @@ ALWAYS_INLINE void strip_rows(const mxa_norm_strip *strip, format f)
 
 /* Quads side by side, where the payload passes by the caches. WHY: each row lies on a page of its
  * own, of x and of the payload, 64 pages of which a core knows no more at once, and memory is
- * written faster by 256 bytes: 0.96 to 0.98 of the time (Zen 3, two threads). In the caches the
- * words of two leave the first one, and it would take longer. */
+ * written faster by 256 bytes: encoding alone by two 0.96 to 0.98 of the time (Zen 3, two threads),
+ * division too 0.96 of that (Skylake). In the caches the words of two leave the first one, and it
+ * would take longer. */
 enum { ASIDE = 2 };
 
-/* A quad of every token is divided, and gets its scales. Returns 1 where one is slow. */
-ALWAYS_INLINE int divide_square(const mxa_norm_strip *strip, format f, int64_t d, batch *b)
+/* `count` quads of every token are divided, side by side, and get their scales; sets slow[q] where
+ * one is slow. */
+ALWAYS_INLINE void divide_square(const mxa_norm_strip *strip, format f, int64_t d, int count,
+                                 batch *b, uint32_t *slow)
 {
     const mxa_quantize_strip tags = {.tags = strip->tags};
-    const int64_t left = strip->dims - d;
-    const int width = left < QUAD ? (int)left : QUAD, used = (int)strip->used;
-    words largest[CHUNKS];
+    const int used = (int)strip->used;
+    words largest[ASIDE][CHUNKS];
+    int exact[ASIDE] = {0};
     row_end end;
-    int exact = 0;
-    none_so_far(largest);
-    for (int token = 0; token < used; token++) {
-        ask_ahead(strip, f.wide, token, d);
-        exact |= divide_quad(quad_at(strip, f.wide, token, d, &end), f.wide, b->space[2 * token], 0,
-                             largest);
-        b->words[2 * token] = b->space[2 * token];
-        b->codes[2 * token] = width == QUAD ? strip->payload + token * strip->payload_stride + d
-                                            : b->whole[2 * token];
+    UNROLL
+    for (int q = 0; q < count; q++) {
+        none_so_far(largest[q]);
     }
-    if (exact) {
-        none_so_far(largest);
-        for (int token = 0; token < used; token++) {
-            largest_of(b->space[2 * token], largest);
+    for (int token = 0; token < used; token++) {
+        UNROLL
+        for (int q = 0; q < count; q++) {
+            const int64_t at = d + q * QUAD;
+            const int whole = strip->dims - at >= QUAD;
+            exact[q] |= divide_quad(quad_at(strip, f.wide, token, at, &end), f.wide,
+                                    b[q].space[2 * token], 0, largest[q]);
+            b[q].words[2 * token] = b[q].space[2 * token];
+            b[q].codes[2 * token] =
+                whole ? strip->payload + token * strip->payload_stride + at : b[q].whole[2 * token];
         }
     }
-    words_store(b->folded[0], words_fold_chunks(largest));
-    const int slow = scales_of_batch(&tags, f, 1, 0, b);
-    store_square_scales(strip->places, strip->tokens, d, width, b->scale);
-    return slow;
+    UNROLL
+    for (int q = 0; q < count; q++) {
+        const int64_t at = d + q * QUAD, left = strip->dims - at;
+        if (exact[q]) {
+            none_so_far(largest[q]);
+            for (int token = 0; token < used; token++) {
+                largest_of(b[q].space[2 * token], largest[q]);
+            }
+        }
+        words_store(b[q].folded[0], words_fold_chunks(largest[q]));
+        slow[q] = scales_of_batch(&tags, f, 1, 0, &b[q]) ? 0xFFFFFFFF : 0;
+        store_square_scales(strip->places, strip->tokens, at, left < QUAD ? (int)left : QUAD,
+                            b[q].scale);
+    }
 }
 
 ALWAYS_INLINE void encode_aside(format f, batch *b, int count, int used, int stream,
@@ -341,9 +354,7 @@ ALWAYS_INLINE void square_quads(const mxa_norm_strip *strip, format f, int64_t d
 {
     const int used = (int)strip->used;
     uint32_t slow[ASIDE], small[ASIDE] = {0};
-    for (int q = 0; q < count; q++) {
-        slow[q] = divide_square(strip, f, d + q * QUAD, &b[q]) ? 0xFFFFFFFF : 0;
-    }
+    divide_square(strip, f, d, count, b, slow);
     encode_aside(f, b, count, used, stream, small);
     for (int q = 0; q < count; q++) {
         const int64_t at = d + q * QUAD, left = strip->dims - at;
