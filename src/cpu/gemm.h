@@ -13,7 +13,7 @@
 
 enum {
     MXA_GEMM_K = 256,
-    /* WHY 96: a multiple of 32, of 6 and of 8; its part of A, 104 KiB, stays in the second cache.
+    /* WHY 96: a multiple of 32, of 6, 8 and 12; its part of A, 104 KiB, stays in the second cache.
      */
     MXA_GEMM_ROWS = 96,
     MXA_GEMM_PAD = 16,                           /* keeps rows of A off one another's cache sets */

@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_avx512.h"
 
-enum { GEMM_M = 8, GEMM_N = 2, GEMM_RANGE_COST = 18 };
+enum { GEMM_M = 12, GEMM_N = 2, GEMM_RANGE_COST = 18 };
 
 #include "cpu/gemm_body.h"

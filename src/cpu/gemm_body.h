@@ -17,11 +17,9 @@ enum {
     A_ROW = MXA_GEMM_STRIDE / UNIT_DEPTH, /* units between rows of A */
     A_COLUMN = MXA_GEMM_ROWS,             /* units between columns of a transposed A */
     LINE = 64,
-    BLOCK_UNITS = 32 / UNIT_DEPTH,                        /* k runs through a multiple of them */
-    BLOCK_LINES = BLOCK_UNITS * (int)sizeof(unit) / LINE, /* of a row of A */
+    STEP = GEMM_M % 4 ? 8 : 4, /* units of one piece of code without a jump */
     TILES = MXA_GEMM_ROWS / GEMM_M,
-    /* of BLOCK_UNITS units of a panel, in bytes: a tile's */
-    SHARE = (BLOCK_LINES * PANEL + TILES - 1) / TILES * LINE
+    SHARE = (STEP * PANEL * (int)sizeof(unit) + TILES - 1) / TILES /* a tile's, of a panel's STEP */
 };
 
 #if defined(VEC_MATRIX)
@@ -37,19 +35,37 @@ static void multiply(const void *a, int a_columns, const void *panel, int64_t k,
 
 #else
 
-/* Asked for with every BLOCK_UNITS units of a tile: the rows of A that the next tile reads, which
- * come from the second cache, and a share of the next panel, from the third or from memory. */
-VEC_INLINE void ask(const unit *a, int64_t a_row, int64_t a_step, const char *panel)
+/* A tile's share of the next panel, from the third cache or memory, with every STEP units. WHY few
+ * at a time: asked for with every 32 elements of K at once, and beside them the rows of A of the
+ * next tile, they left a fifth of the time idle (Skylake). WHY into the second cache: what is used
+ * now fills the first. */
+VEC_INLINE void ask(const char *panel)
 {
-    if (a_step == 1) {
-        VEC_UNROLL
-        for (int i = 0; i < GEMM_M * BLOCK_LINES; i++)
-            __builtin_prefetch(a + (GEMM_M + i / BLOCK_LINES) * a_row +
-                               i % BLOCK_LINES * (LINE / (int)sizeof(unit)));
-    }
     VEC_UNROLL
     for (int at = 0; at < SHARE; at += LINE)
-        __builtin_prefetch(panel + at);
+        vec_prefetch_second(panel + at);
+}
+
+/* sum += STEP units of a tile. */
+VEC_INLINE void tile_step(const unit *a, int64_t a_row, int64_t a_step, const unit *b,
+                          vec sum[GEMM_M][GEMM_N])
+{
+    VEC_UNROLL
+    for (int k = 0; k < STEP; k++) {
+        uvec lanes[GEMM_N];
+
+        VEC_UNROLL
+        for (int j = 0; j < GEMM_N; j++)
+            lanes[j] = unit_load(b + k * PANEL + j * VEC_LANES);
+        VEC_UNROLL
+        for (int i = 0; i < GEMM_M; i++) {
+            const uvec row = unit_broadcast(a + i * a_row + k * a_step);
+
+            VEC_UNROLL
+            for (int j = 0; j < GEMM_N; j++)
+                sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
+        }
+    }
 }
 
 VEC_INLINE void tile_product(const unit *a, int64_t a_row, int64_t a_step, const unit *b,
@@ -66,26 +82,12 @@ VEC_INLINE void tile_product(const unit *a, int64_t a_row, int64_t a_step, const
         for (int j = 0; j < PANEL; j += LINE / (int)sizeof(float))
             __builtin_prefetch(c + i * c_row + j, 1);
     }
-    for (int64_t block = 0; block < units; block += BLOCK_UNITS) {
-        ask(a, a_row, a_step, next);
+    for (int64_t k = 0; k < units; k += STEP) {
+        ask(next);
+        tile_step(a, a_row, a_step, b, sum);
         next += SHARE;
-        for (int k = 0; k < BLOCK_UNITS; k++) {
-            uvec lanes[GEMM_N];
-
-            VEC_UNROLL
-            for (int j = 0; j < GEMM_N; j++)
-                lanes[j] = unit_load(b + j * VEC_LANES);
-            VEC_UNROLL
-            for (int i = 0; i < GEMM_M; i++) {
-                const uvec row = unit_broadcast(a + i * a_row);
-
-                VEC_UNROLL
-                for (int j = 0; j < GEMM_N; j++)
-                    sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
-            }
-            a += a_step;
-            b += PANEL;
-        }
+        a += STEP * a_step;
+        b += STEP * PANEL;
     }
     VEC_UNROLL
     for (int i = 0; i < GEMM_M; i++)
@@ -123,7 +125,7 @@ static void multiply(const void *a, int a_columns, const void *panel, int64_t k,
             tile_of_columns(at + i, panel, units, c + i * c_row, c_row, keep, next);
         else
             tile_of_rows(at + i * A_ROW, panel, units, c + i * c_row, c_row, keep, next);
-        next += units / BLOCK_UNITS * SHARE;
+        next += units / STEP * SHARE;
     }
 }
 
