@@ -204,7 +204,7 @@ static int64_t time_of(const gemm_job *job, int64_t workers, int64_t ranges, int
 
 /* Rows of a group, and groups of columns: the least time. No bit of C depends on it.
  * WHY an eighth of a task is added: workers do not run at one speed. Two tasks for each of 16,
- * which fit to the last row, took 1.2 to 1.4 times as long as four (virtual cores of a Xeon). */
+ * which fit to the last row, took 1.3 times as long as six (virtual cores of a Xeon). */
 static void choose_tasks(gemm_job *job, int64_t workers, int64_t ranges)
 {
     enum { WAIT_SHARE = 8 };

@@ -1,9 +1,11 @@
-/* test_norm.c: public reports about RMSNorm with quantization, one case each.
+/* test_norm.c: public reports about RMSNorm with quantization, one case each; and one call that
+ * rounds to BF16 beside the two calls it stands for.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "fill.h"
 #include "guard.h"
+#include "matrix.h"
 #include "mx/element.h"
 #include "mxattn/mxattn.h"
 #include "report.h"
@@ -226,6 +228,69 @@ static void b95(void)
     result_free(&r);
 }
 
+/* round_to_bf16: the bytes of two calls, of norm and then of quantize of its BF16. */
+static void expect_two_calls(mxattn_block block, const int64_t shape[3], int turned)
+{
+    const int64_t dims = shape[2], table = shape[0] * dims / 2;
+    const int absent[2] = {MXT_ABSENT, MXT_ABSENT};
+    const int has[2] = {block == MXATTN_BLOCK_COLUMN ? MXT_ABSENT : MXATTN_LINEAR,
+                        block == MXATTN_BLOCK_ROW ? MXT_ABSENT : MXATTN_LINEAR};
+    mxattn_rmsnorm_quantize_args norm_args;
+    mxattn_quantize_args quantize_args;
+    mxt_matrix x, wide, once, twice;
+    size_t bytes = 0;
+    mxt_case("one call is norm, then quantize of BF16: block %d, %lld x %lld x %lld%s, %s",
+             (int)block, (long long)shape[0], (long long)shape[1], (long long)dims,
+             turned ? ", turned" : "", backend_name);
+    mxt_matrix_make(&x, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 3, shape, 0, NULL);
+    mxt_matrix_like(&wide, &x);
+    mxt_matrix_make(&once, (mxattn_tags){MXATTN_E4M3, block, MXATTN_RCEIL, 0}, has, 3, shape, 0,
+                    NULL);
+    mxt_matrix_like(&twice, &once);
+    mxt_matrix_fill(&x, MXT_OUTLIER, 7, NULL);
+    float *values = malloc((size_t)(dims + 2 * table) * sizeof *values); /* weight, tables */
+    for (int64_t i = 0; i < dims + 2 * table; i++)
+        values[i] = 0.8F - (float)(i % 37) / 29;
+    mxattn_rmsnorm_quantize_args_init(&norm_args);
+    norm_args.backend = backend;
+    norm_args.x = &x.t;
+    norm_args.weight = values;
+    norm_args.y = &once.t;
+    norm_args.y_wide = &wide.t;
+    norm_args.round_to_bf16 = 1;
+    if (turned)
+        norm_args.rope = (mxattn_rope){
+            .cosine = values + dims, .sine = values + dims + table, .positions = shape[0]};
+    CHECK_STATUS(MXATTN_OK, mxattn_rmsnorm_quantize_workspace(NULL, &norm_args, &bytes));
+    norm_args.workspace = mxt_guard_end_aligned(bytes ? bytes : 1, 256);
+    norm_args.workspace_bytes = bytes;
+    CHECK_STATUS(MXATTN_OK, mxattn_rmsnorm_quantize(NULL, &norm_args));
+    mxattn_quantize_args_init(&quantize_args);
+    quantize_args.backend = backend;
+    quantize_args.wide = &wide.t;
+    quantize_args.quantized = &twice.t;
+    CHECK_STATUS(MXATTN_OK, mxattn_quantize(NULL, &quantize_args));
+    mxt_matrix_same("y", &once, &twice);
+    mxt_guard_free(norm_args.workspace);
+    free(values);
+    mxt_matrix_free(&x);
+    mxt_matrix_free(&wide);
+    mxt_matrix_free(&once);
+    mxt_matrix_free(&twice);
+}
+
+static void two_calls(void)
+{
+    static const int64_t hidden[3] = {37, 1, 2880}, longest[3] = {33, 1, 65536},
+                         heads[3] = {70, 3, 128}, odd[3] = {40, 2, 50};
+    for (int block = MXATTN_BLOCK_ROW; block <= MXATTN_BLOCK_SQUARE; block++) {
+        expect_two_calls((mxattn_block)block, hidden, 0);
+        expect_two_calls((mxattn_block)block, longest, 0);
+        expect_two_calls((mxattn_block)block, heads, 1);
+        expect_two_calls((mxattn_block)block, odd, 1);
+    }
+}
+
 int main(void)
 {
     static const mxattn_backend backends[] = {MXATTN_BACKEND_REF, MXATTN_BACKEND_CPU};
@@ -237,6 +302,7 @@ int main(void)
         b93();
         b94();
         b95();
+        two_calls();
     }
     return mxt_finish();
 }
