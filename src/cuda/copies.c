@@ -309,13 +309,14 @@ static mxattn_status copy_at_once(const mxa_forward_run *r, mxa_kernel kernel,
                                           params);
 }
 
-/* The records, and v again where it leans. */
+/* The records, and v again where it leans: as many CTAs as there is room for. */
 static mxattn_status finish(const mxa_forward_run *r, int width,
                             const mxa_prepare_all_params *params)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_prepare_finish_params all = {*params, record_params(r)};
-    const int64_t items = params->v.groups / 4 * p->kv_heads, most = 4 * r->device->multiprocessors;
+    const int64_t items = params->v.groups / 4 * p->kv_heads,
+                  most = (p->head_dim == 64 ? 8 : 4) * r->device->multiprocessors;
     const int kernel = r->v->tags.dtype == MXATTN_BF16 ? MXA_KERNEL_PREPARE_FINISH_BF16_D64
                                                        : MXA_KERNEL_PREPARE_FINISH_E4M3_D64;
     return mxa_cuda_launch_early(r->device, (mxa_kernel)(kernel + width),
@@ -328,13 +329,14 @@ static mxattn_status make_at_once(const mxa_forward_run *r, mxa_kernel kernel,
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const int64_t q_items = (params->q.groups + 3) / 4, chunks = params->v.groups / 4;
-    const int64_t rows = 2 * chunks + p->heads / p->kv_heads * q_items;
+    const int64_t group = p->heads / p->kv_heads, rows = 2 * chunks + group * q_items;
     const int width = p->head_dim == 64 ? 0 : p->head_dim == 128 ? 1 : 2;
     int64_t grid[3] = {p->kv_heads, 0, 0};
     fill_rows(grid, rows);
     if (grid[2] > GRID_ROWS || chunks * p->kv_heads > INT32_MAX) {
         return too_many(rows * p->kv_heads);
     }
+    params->group = (int32_t)group;
     params->v.top = r->base + (uint64_t)r->at.top;
     params->sums_made = r->base + (uint64_t)r->at.sums_made;
     params->values_made = r->base + (uint64_t)r->at.values_made;

@@ -23,10 +23,10 @@ enum {
     BACKWARD_TILES_BYTES_D256 = 2 * 4 * (17 * 256 + 16)
 };
 
-/* sm90/prepare_columns.h: the tile, `gap` words a lane more, and `sources` rows of sums; `columns`
- * lanes share a token. */
-#define PREPARE_BYTES(dims, columns, gap, sources)                                                 \
-    (80 + 4 * (32 * (dims) + (gap) * (columns) + (sources) * ((dims) + (columns))))
+/* sm90/prepare_columns.h: the tile, `gap` words more for each of the lanes that share a token, and
+ * rows of sums; `lanes` of them in one warp. */
+#define PREPARE_BYTES(dims, columns, gap, lanes)                                                   \
+    (80 + 4 * (32 * (dims) + (gap) * (columns) + 64 / (lanes) * ((dims) + 2 * (lanes))))
 
 /* File, entry, and dynamic shared memory in bytes (asserted in the kernels' files). */
 static const struct {
@@ -73,49 +73,49 @@ static const struct {
     [MXA_KERNEL_PREPARE_RECORDS] = {"sm90/prepare", "mxa_sm90_prepare_records", 0},
     [MXA_KERNEL_PREPARE_TOKENS] = {"sm90/prepare_token", "mxa_sm90_prepare_tokens", 0},
     [MXA_KERNEL_PREPARE_BF16_D64] = {"sm90/prepare_bf16", "mxa_sm90_prepare_bf16_d64",
-                                     PREPARE_BYTES(64, 8, 4, 16)},
+                                     PREPARE_BYTES(64, 8, 4, 8)},
     [MXA_KERNEL_PREPARE_BF16_D128] = {"sm90/prepare_bf16", "mxa_sm90_prepare_bf16_d128",
-                                      PREPARE_BYTES(128, 16, 4, 8)},
+                                      PREPARE_BYTES(128, 16, 4, 16)},
     [MXA_KERNEL_PREPARE_BF16_D256] = {"sm90/prepare_bf16", "mxa_sm90_prepare_bf16_d256",
-                                      PREPARE_BYTES(256, 32, 4, 8)},
+                                      PREPARE_BYTES(256, 32, 4, 16)},
     [MXA_KERNEL_PREPARE_BF16_SQUARE_D64] = {"sm90/prepare_bf16", "mxa_sm90_prepare_bf16_square_d64",
-                                            PREPARE_BYTES(64, 8, 4, 16)},
+                                            PREPARE_BYTES(64, 8, 4, 8)},
     [MXA_KERNEL_PREPARE_BF16_SQUARE_D128] = {"sm90/prepare_bf16",
                                              "mxa_sm90_prepare_bf16_square_d128",
-                                             PREPARE_BYTES(128, 16, 4, 8)},
+                                             PREPARE_BYTES(128, 16, 4, 16)},
     [MXA_KERNEL_PREPARE_BF16_SQUARE_D256] = {"sm90/prepare_bf16",
                                              "mxa_sm90_prepare_bf16_square_d256",
-                                             PREPARE_BYTES(256, 32, 4, 8)},
+                                             PREPARE_BYTES(256, 32, 4, 16)},
     [MXA_KERNEL_PREPARE_E4M3_D64] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d64",
-                                     PREPARE_BYTES(64, 4, 8, 32)},
+                                     PREPARE_BYTES(64, 4, 8, 4)},
     [MXA_KERNEL_PREPARE_E4M3_D128] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d128",
-                                      PREPARE_BYTES(128, 8, 4, 16)},
+                                      PREPARE_BYTES(128, 8, 4, 8)},
     [MXA_KERNEL_PREPARE_E4M3_D256] = {"sm90/prepare_codes", "mxa_sm90_prepare_e4m3_d256",
-                                      PREPARE_BYTES(256, 16, 4, 16)},
+                                      PREPARE_BYTES(256, 16, 4, 8)},
     [MXA_KERNEL_PREPARE_SQUARE_D64] = {"sm90/prepare_codes", "mxa_sm90_prepare_square_d64",
-                                       PREPARE_BYTES(64, 4, 8, 32)},
+                                       PREPARE_BYTES(64, 4, 8, 4)},
     [MXA_KERNEL_PREPARE_SQUARE_D128] = {"sm90/prepare_codes", "mxa_sm90_prepare_square_d128",
-                                        PREPARE_BYTES(128, 8, 4, 16)},
+                                        PREPARE_BYTES(128, 8, 4, 8)},
     [MXA_KERNEL_PREPARE_SQUARE_D256] = {"sm90/prepare_codes", "mxa_sm90_prepare_square_d256",
-                                        PREPARE_BYTES(256, 16, 4, 16)},
+                                        PREPARE_BYTES(256, 16, 4, 8)},
     [MXA_KERNEL_PREPARE_FINISH_BF16_D64] = {"sm90/prepare_finish_bf16",
                                             "mxa_sm90_prepare_finish_bf16_d64",
-                                            PREPARE_BYTES(64, 8, 4, 16)},
+                                            PREPARE_BYTES(64, 8, 4, 8)},
     [MXA_KERNEL_PREPARE_FINISH_BF16_D128] = {"sm90/prepare_finish_bf16",
                                              "mxa_sm90_prepare_finish_bf16_d128",
-                                             PREPARE_BYTES(128, 16, 4, 8)},
+                                             PREPARE_BYTES(128, 16, 4, 16)},
     [MXA_KERNEL_PREPARE_FINISH_BF16_D256] = {"sm90/prepare_finish_bf16",
                                              "mxa_sm90_prepare_finish_bf16_d256",
-                                             PREPARE_BYTES(256, 32, 4, 8)},
+                                             PREPARE_BYTES(256, 32, 4, 16)},
     [MXA_KERNEL_PREPARE_FINISH_E4M3_D64] = {"sm90/prepare_finish_codes",
                                             "mxa_sm90_prepare_finish_e4m3_d64",
-                                            PREPARE_BYTES(64, 4, 8, 32)},
+                                            PREPARE_BYTES(64, 4, 8, 4)},
     [MXA_KERNEL_PREPARE_FINISH_E4M3_D128] = {"sm90/prepare_finish_codes",
                                              "mxa_sm90_prepare_finish_e4m3_d128",
-                                             PREPARE_BYTES(128, 8, 4, 16)},
+                                             PREPARE_BYTES(128, 8, 4, 8)},
     [MXA_KERNEL_PREPARE_FINISH_E4M3_D256] = {"sm90/prepare_finish_codes",
                                              "mxa_sm90_prepare_finish_e4m3_d256",
-                                             PREPARE_BYTES(256, 16, 4, 16)},
+                                             PREPARE_BYTES(256, 16, 4, 8)},
     [MXA_KERNEL_FORWARD_F16_D64] = {"sm90/forward", "mxa_sm90_forward_e4m3_256x128_d64", 0},
     [MXA_KERNEL_FORWARD_F16_D128] = {"sm90/forward", "mxa_sm90_forward_e4m3_192x128_d128", 0},
     [MXA_KERNEL_FORWARD_F16_D256] = {"sm90/forward", "mxa_sm90_forward_e4m3_128x128_d256", 0},

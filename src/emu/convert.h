@@ -116,12 +116,6 @@ MXA_DEVICE uint32_t f16x2_from_e4m3x2_high(uint32_t word)
     return f16x2_from_fp8x2(word >> 16, 0);
 }
 
-MXA_DEVICE uint32_t mxa_emu_bf16(float x)
-{
-    const uint32_t u = bits_f32(x);
-    return x != x ? 0x7FFF : (u + 0x7FFF + (u >> 16 & 1)) >> 16;
-}
-
 MXA_DEVICE uint32_t bf16x2_from_f32x2(float low, float high)
 {
     return mxa_emu_bf16(low) | mxa_emu_bf16(high) << 16;

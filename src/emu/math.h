@@ -311,6 +311,19 @@ MXA_EMU_F16X2(min_nan_bf16x2(uint32_t a, uint32_t b),
 MXA_EMU_F16X2(min_nan_f16x2(uint32_t a, uint32_t b),
               mxa_emu_most_16(a & 0xFFFF, b & 0xFFFF, 0x7C00, 1),
               mxa_emu_most_16(a >> 16, b >> 16, 0x7C00, 1))
+
+MXA_DEVICE uint32_t mxa_emu_bf16(float x)
+{
+    const uint32_t u = bits_f32(x);
+    return x != x ? 0x7FFF : (u + 0x7FFF + (u >> 16 & 1)) >> 16;
+}
+
+MXA_DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    return mxa_emu_bf16(f32_bits(a << 16) * f32_bits(b << 16)) |
+           mxa_emu_bf16(f32_bits(a & 0xFFFF0000u) * f32_bits(b & 0xFFFF0000u)) << 16;
+}
+
 MXA_EMU_F16X2(mul_f16x2(uint32_t a, uint32_t b),
               mxa_emu_f16_of_f32(MXA_EMU_LOW(a) * MXA_EMU_LOW(b)),
               mxa_emu_f16_of_f32(MXA_EMU_HIGH(a) * MXA_EMU_HIGH(b)))

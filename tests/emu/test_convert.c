@@ -218,6 +218,23 @@ static void halves(void)
           "Inf - Inf, 1 - 1");
 }
 
+/* Packed products: what FP32 holds, rounded once. */
+static void products_bf16(void)
+{
+    mxt_random random = {12};
+    mxt_case("bf16 products");
+    for (int i = 0; i < 200000; i++) {
+        const uint32_t u = (uint32_t)mxt_random_u64(&random), v = (uint32_t)mxt_random_u64(&random);
+        const uint32_t got = mul_bf16x2(u, v);
+        const float low = f32_bits(u << 16) * f32_bits(v << 16);
+        const float high = f32_bits(u & 0xFFFF0000u) * f32_bits(v & 0xFFFF0000u);
+        const uint32_t want = bf16x2_from_f32x2(low, high);
+        CHECK(got == want, "%08x * %08x: %08x, want %08x", u, v, got, want);
+    }
+    CHECK(mul_bf16x2(0x3F813FC0, 0x3F813F81) == 0x3F823FC2, "down, and a tie to even");
+    CHECK(mul_bf16x2(0x8001BF80, 0x40003F00) == 0x8002BF00, "subnormal * 2, -1 / 2");
+}
+
 /* The packed maxima against the FP32 ones, NaN apart. */
 static void packed_maxima(void)
 {
@@ -498,6 +515,7 @@ int main(int argc, char **argv)
     from_narrow();
     scales();
     halves();
+    products_bf16();
     packed_maxima();
     maxima();
     fused();

@@ -42,6 +42,7 @@ typedef struct mxa_prepare_all_params {
     /* uint32, zeroed before: of each [sequence][kv head], items that added up v's columns (one
      * more: some lean) and that were copied again; 1 where the columns of some v lean. */
     mxa_global sums_made, values_made, leaning;
+    int32_t group; /* q heads of a kv head */
 } mxa_prepare_all_params;
 
 /* Memory that the kernels after it find zeroed; bytes: a multiple of 16. */

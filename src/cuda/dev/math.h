@@ -196,6 +196,13 @@ MXA_DEVICE uint32_t min_nan_bf16x2(uint32_t a, uint32_t b)
     return y;
 }
 
+MXA_DEVICE uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
+
 MXA_DEVICE uint32_t mul_f16x2(uint32_t a, uint32_t b)
 {
     uint32_t y;

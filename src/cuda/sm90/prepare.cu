@@ -50,13 +50,6 @@ typedef struct prepare_folded {
     int exponent;   /* or MXA_EXPONENT_NONE, then h is not set */
 } prepare_folded;
 
-/* 2^(from - to) in both halves. */
-MXA_DEVICE uint32_t fold_factor(int from, int to)
-{
-    int shift = from - to;
-    return f16x2_from_f32(load_power((uint32_t)(shift < -126 ? 1 : shift + 127)));
-}
-
 /* An operand that is quantized on the way in. WHY through FP16: a code times a power of two is
  * exact there, or so small that E4M3 rounds it to 0 either way. */
 MXA_DEVICE void fold_wide(mxa_shared shared, const mxa_gpu_operand *from, int width, const float *x,

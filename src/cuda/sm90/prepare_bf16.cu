@@ -89,28 +89,23 @@ MXA_DEVICE uint32_t blocks_scale(group_shape s, mxa_shared shared, int square, i
     return group_largest(s, shared, warp_max_u32(top));
 }
 
-/* 2^(from - to) in both halves. WHY at most 2^15: only zeros have a scale that far above the
- * group's, and they must stay zeros. */
-MXA_DEVICE uint32_t fold_factor(int from, int to)
+/* A power of two as BF16 in both halves: a product with it is exact, but for what E4M3 holds as 0.
+ */
+MXA_DEVICE uint32_t both_halves(float power)
 {
-    int shift = from - to;
-    shift = shift < -126 ? -126 : shift > 15 ? 15 : shift;
-    return f16x2_from_f32(f32_bits((uint32_t)(shift + 127) << 23));
+    return bits_f32(power) | bits_f32(power) >> 16;
 }
 
-/* A token's 8 elements folded, in FP16. WHY through FP16: a code times a power of two is exact
- * there, or so small that E4M3 rounds it to 0 either way. */
-MXA_DEVICE void token_fold(const uint32_t *raw, float inverse, uint32_t factor, uint32_t *h)
+/* A token's 8 elements folded, in FP16; inverse: a BF16 factor in both halves. WHY through FP16: a
+ * code times a power of two is exact there, or so small that E4M3 rounds it to 0 either way. */
+MXA_DEVICE void token_fold(const uint32_t *raw, uint32_t inverse, uint32_t factor, uint32_t *h)
 {
-    float x[8];
     MXA_UNROLL
-    for (int n = 0; n < 4; n++) {
-        widen_pair(raw[n], x + 2 * n);
-    }
-    block_round(x, inverse, h);
-    MXA_UNROLL
-    for (int n = 0; n < 4; n++) {
-        h[n] = mul_f16x2(h[n], factor);
+    for (int n = 0; n < 4; n += 2) {
+        float x[4];
+        widen_pair(mul_bf16x2(raw[n], inverse), x);
+        widen_pair(mul_bf16x2(raw[n + 1], inverse), x + 2);
+        codes_widen(e4m3x4_from_f32(x[0], x[1], x[2], x[3]), factor, h + n);
     }
 }
 
@@ -124,11 +119,10 @@ MXA_DEVICE uint32_t rows_fold(group_shape s, mxa_shared shared, int square, uint
     MXA_UNROLL
     for (int i = 0; i < loads; i++) {
         const int k = square ? 0 : i / 4;
-        uint32_t h[4], sum = 0, factor = fold_factor(exponent[k], to);
-        float by = inverse[k];
+        uint32_t h[4], sum = 0, factor = fold_factor(exponent[k], to), by = both_halves(inverse[k]);
         if (!square) {
             factor = of_token(factor, i % 4);
-            by = f32_bits(of_token(bits_f32(by), i % 4));
+            by = of_token(by, i % 4);
         }
         MXA_UNROLL
         for (int n = 0; n < 4; n++) {
@@ -167,7 +161,7 @@ MXA_DEVICE void rows_group(const mxa_prepare_params *p, mxa_shared shared, group
     } else {
         rows_not_finite(s, at);
     }
-    rows_note(p, &g, s, head, group, to, finite, most);
+    rows_note(p, shared, &g, s, head, group, to, finite, most);
 }
 
 /* 128 tokens of v. */
@@ -195,20 +189,24 @@ MXA_DEVICE void prepare_bf16(const mxa_prepare_all_params *all, group_shape s, i
 {
     const prepare_piece piece = piece_find(all);
     const mxa_prepare_params *p = piece.p;
-    const int group = 4 * piece.item + group_number(s);
+    const int group = group_of_warp(s, piece.item);
     grid_dependency_launch();
     if (all->v.batch.status && dev_load_global_u32(all->v.batch.status)) {
         return;
     }
     if (p == &all->v) {
         values_item(all, dev_shared(), s, piece.head, piece.item);
-    } else if (group < p->groups) {
-        if (all_square || p->from.block == MXA_GPU_SQUARE) {
-            rows_group(p, dev_shared(), s, 1, piece.head, group);
-        } else {
-            rows_group(p, dev_shared(), s, 0, piece.head, group);
-        }
+        return;
     }
+    if (group >= p->groups) {
+        rows_absent(dev_shared(), s);
+    } else if (all_square || p->from.block == MXA_GPU_SQUARE) {
+        rows_group(p, dev_shared(), s, 1, piece.head, group);
+    } else {
+        rows_group(p, dev_shared(), s, 0, piece.head, group);
+    }
+    cta_sync();
+    norms_end(p, dev_shared());
 }
 
 #define PREPARE_BF16(name, dims, halves, all_square, ctas)                                         \

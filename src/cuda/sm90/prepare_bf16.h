@@ -20,21 +20,25 @@ MXA_DEVICE void widen_pair(uint32_t pair, float *x)
     x[1] = f32_bits(pair & 0xFFFF0000u);
 }
 
-/* A group of v into the tile, turned, less `mean` where the copy is `centred`; else the sums of the
- * lane's columns, of values and of magnitudes, in units of the group's exponent. WHY FP16: a
+/* A group of v into the tile, turned, less its means where the copy is `centred`; else the sums of
+ * the lane's columns, of values and of magnitudes, in units of the group's exponent. WHY FP16: a
  * group's are at most 32 * 448, and they only decide whether a column leans and what is taken from
  * it. WHY one fused step: scaled by a power of two, the difference is rounded as it is unscaled, or
  * so small that E4M3 holds it as 0. */
 MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int centred, const prepare_group *g,
-                            uint32_t *raw, const float *mean, float inverse)
+                            uint32_t *raw, mxa_global means, float inverse)
 {
     const mxa_shared tile = tile_of_lane(shared, s), sums = sums_of_lane(shared, s);
     const int quads = group_lanes(s) / 4;
     MXA_UNROLL
     for (int n = 0; n < 4; n++) { /* dims 2n and 2n + 1 of 8 */
         uint32_t sum = 0, magnitude = 0, low[BF16_QUADS], high[BF16_QUADS];
-        const float of_low = centred ? -mul_rn(mean[2 * n], inverse) : 0.0f;
-        const float of_high = centred ? -mul_rn(mean[2 * n + 1], inverse) : 0.0f;
+        float mean[2] = {0, 0};
+        if (centred) {
+            mean_pair(means, 2 * n, mean);
+            mean[0] = mul_rn(mean[0], inverse);
+            mean[1] = mul_rn(mean[1], inverse);
+        }
         MXA_UNROLL
         for (int k = 0; k < quads; k++) {
             float x[8];
@@ -43,8 +47,8 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int centred, const
                 hold_u32(&raw[16 * k + 4 * t + n]); /* nothing of them before: registers */
                 widen_pair(raw[16 * k + 4 * t + n], x + 2 * t);
                 if (centred) {
-                    x[2 * t] = fma_rn(x[2 * t], inverse, of_low);
-                    x[2 * t + 1] = fma_rn(x[2 * t + 1], inverse, of_high);
+                    x[2 * t] = fma_rn(x[2 * t], inverse, -mean[0]);
+                    x[2 * t + 1] = fma_rn(x[2 * t + 1], inverse, -mean[1]);
                     continue;
                 }
                 x[2 * t] = mul_rn(x[2 * t], inverse);

@@ -21,10 +21,10 @@ MXA_DEVICE void rows_fold(group_shape s, int square, uint32_t *raw, const uint32
                           mxa_global at, float *norm)
 {
     const int loads = group_lanes(s);
-    const uint32_t common = square ? codes_factor(scale[0], to) : 0;
+    const uint32_t common = square ? fold_factor((int)scale[0] - 127, to) : 0;
     MXA_UNROLL
     for (int i = 0; i < loads; i++) {
-        const uint32_t factor = square ? common : codes_factor(scale[i], to);
+        const uint32_t factor = square ? common : fold_factor((int)scale[i] - 127, to);
         uint32_t w[4], sum = 0;
         MXA_UNROLL
         for (int n = 0; n < 4; n++) {
@@ -40,8 +40,8 @@ MXA_DEVICE void rows_fold(group_shape s, int square, uint32_t *raw, const uint32
     }
 }
 
-/* A group of q or k. WHY FP16 sums of eight: payloads are at most 15, and the norm only decides
- * which kernel takes the tile. */
+/* A group of q or k. WHY FP16 sums of eight: payloads are
+ * at most 15, and the norm only decides which kernel takes the tile. */
 MXA_DEVICE void rows_group(const mxa_prepare_params *p, mxa_shared shared, group_shape s,
                            int square, int head, int group)
 {
@@ -61,7 +61,7 @@ MXA_DEVICE void rows_group(const mxa_prepare_params *p, mxa_shared shared, group
     } else {
         rows_not_finite(s, at);
     }
-    rows_note(p, &g, s, head, group, exponent, finite, most);
+    rows_note(p, shared, &g, s, head, group, exponent, finite, most);
 }
 
 /* A group of v into the tile, turned; the sums of the lane's columns, of values and of magnitudes,
@@ -75,7 +75,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int square, int wi
     uint32_t factor[CODES_LOADS];
     MXA_UNROLL
     for (int i = 0; i < loads; i++) {
-        factor[i] = square && i ? factor[0] : codes_factor(scale[i], to);
+        factor[i] = square && i ? factor[0] : fold_factor((int)scale[i] - 127, to);
     }
     MXA_UNROLL
     for (int n = 0; n < 4; n++) { /* dims 4n.. of 16 */
@@ -142,7 +142,7 @@ MXA_DEVICE void prepare_codes(const mxa_prepare_all_params *all, group_shape s, 
     const prepare_piece piece = piece_find(all);
     const mxa_prepare_params *p = piece.p;
     const int square = all_square || p->from.block == MXA_GPU_SQUARE;
-    const int group = 4 * piece.item + group_number(s);
+    const int group = group_of_warp(s, piece.item);
     grid_dependency_launch();
     if (all->v.batch.status && dev_load_global_u32(all->v.batch.status)) {
         return;
@@ -153,13 +153,17 @@ MXA_DEVICE void prepare_codes(const mxa_prepare_all_params *all, group_shape s, 
         } else {
             values_item(all, dev_shared(), s, 0, piece.head, piece.item);
         }
-    } else if (group < p->groups) {
-        if (square) {
-            rows_group(p, dev_shared(), s, 1, piece.head, group);
-        } else {
-            rows_group(p, dev_shared(), s, 0, piece.head, group);
-        }
+        return;
     }
+    if (group >= p->groups) {
+        rows_absent(dev_shared(), s);
+    } else if (square) {
+        rows_group(p, dev_shared(), s, 1, piece.head, group);
+    } else {
+        rows_group(p, dev_shared(), s, 0, piece.head, group);
+    }
+    cta_sync();
+    norms_end(p, dev_shared());
 }
 
 #define PREPARE_CODES(name, dims, halves, all_square, ctas)                                        \
@@ -169,9 +173,9 @@ MXA_DEVICE void prepare_codes(const mxa_prepare_all_params *all, group_shape s, 
         prepare_codes(&parameters, shape, all_square);                                             \
     }
 
-PREPARE_CODES(mxa_sm90_prepare_square_d64, 64, 1, 1, 8)
-PREPARE_CODES(mxa_sm90_prepare_square_d128, 128, 1, 1, 8)
-PREPARE_CODES(mxa_sm90_prepare_square_d256, 256, 2, 1, 4)
+PREPARE_CODES(mxa_sm90_prepare_square_d64, 64, 1, 1, 9)
+PREPARE_CODES(mxa_sm90_prepare_square_d128, 128, 1, 1, 9)
+PREPARE_CODES(mxa_sm90_prepare_square_d256, 256, 2, 1, 5)
 PREPARE_CODES(mxa_sm90_prepare_e4m3_d64, 64, 1, 0, 8)
 PREPARE_CODES(mxa_sm90_prepare_e4m3_d128, 128, 1, 0, 5)
 PREPARE_CODES(mxa_sm90_prepare_e4m3_d256, 256, 2, 0, 2)

@@ -80,20 +80,4 @@ MXA_DEVICE uint32_t codes_top(group_shape s, mxa_shared shared, int square, cons
     return group_largest(s, shared, warp_max_u32(top));
 }
 
-/* 2^(scale - 127 - to) in both halves. WHY at most 2^15: only zeros have a scale that far above the
- * group's, and they must stay zeros. */
-MXA_DEVICE uint32_t codes_factor(uint32_t scale, int to)
-{
-    int shift = (int)scale - 127 - to;
-    shift = shift < -126 ? -126 : shift > 15 ? 15 : shift;
-    return f16x2_from_f32(f32_bits((uint32_t)(shift + 127) << 23));
-}
-
-/* Four codes times a factor, in FP16. */
-MXA_DEVICE void codes_widen(uint32_t word, uint32_t factor, uint32_t *h)
-{
-    h[0] = mul_f16x2(f16x2_from_e4m3x2_low(word), factor);
-    h[1] = mul_f16x2(f16x2_from_e4m3x2_high(word), factor);
-}
-
 #endif

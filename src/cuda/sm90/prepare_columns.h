@@ -43,49 +43,55 @@ MXA_DEVICE void tile_store(group_shape s, mxa_shared at, const uint32_t *w)
     }
 }
 
-/* Word n of the sums of a source, a row of a warp's lanes: pairs of columns, of values, then of
- * magnitudes; pair n of a lane lies `columns` words from its pair n - 1. WHY words more: sources of
- * a warp are 32 banks. */
+/* Word n of the sums of a source, two rows of a warp's lanes: pairs of columns, of values, then of
+ * magnitudes; pair n of a lane lies `columns` words from its pair n - 1. WHY words more: stores of
+ * a warp fall in 32 banks. */
 MXA_DEVICE mxa_shared sums_word(mxa_shared shared, group_shape s, int source, int n)
 {
-    const int columns = s.dims / s.each;
-    return tile_word(shared, s, s.dims, 0) + 4 * (uint32_t)((s.dims + columns) * source + n);
+    const int lanes = group_lanes(s), more = n < s.dims / 2 ? 0 : lanes;
+    return tile_word(shared, s, s.dims, 0) +
+           4 * (uint32_t)((s.dims + 2 * lanes) * source + more + n);
 }
 
 MXA_DEVICE int sums_sources(group_shape s)
 {
-    return 32 / group_lanes(s); /* of a group */
+    return 16 / group_lanes(s); /* of a group */
 }
 
+/* Where an even row of lanes stores the sums of values of its first pair and of the next row's, and
+ * that one those of magnitudes. */
 MXA_DEVICE mxa_shared sums_of_lane(mxa_shared shared, group_shape s)
 {
-    return sums_word(shared, s, sums_sources(s) * group_number(s) + group_lane() / group_lanes(s),
-                     group_column(s));
+    const int row = group_lane() / group_lanes(s);
+    return sums_word(shared, s, sums_sources(s) * group_number(s) + row / 2,
+                     (row & 1) * s.dims / 2) +
+           4 * (uint32_t)group_column(s);
 }
 
 /* Pair n of the lane's columns: its sums of values and of magnitudes. */
 MXA_DEVICE void sums_of_pair(group_shape s, mxa_shared of_lane, int n, uint32_t sum,
                              uint32_t magnitude)
 {
-    const mxa_shared at = of_lane + 4 * (uint32_t)(s.dims / s.each * n);
-    dev_store_shared_u32(at, sum);
-    dev_store_shared_u32(at + 2 * (uint32_t)s.dims, magnitude);
+    const int lanes = group_lanes(s), odd = group_lane() & lanes;
+    const uint32_t theirs = shuffle_xor_u32(odd ? sum : magnitude, lanes);
+    dev_store_shared_u32(of_lane + 4 * (uint32_t)(s.dims / s.each * n),
+                         add_f16x2(odd ? magnitude : sum, theirs));
 }
 
-/* The means of the lane's dims. */
-MXA_DEVICE void means_of_lane(const mxa_prepare_params *p, group_shape s, int sequence, int head,
-                              float *mean)
+/* Where the means of the lane's dims lie. WHY not in registers: each is wanted twice, far apart. */
+MXA_DEVICE mxa_global means_of_lane(const mxa_prepare_params *p, group_shape s, int sequence,
+                                    int head)
 {
     const uint64_t pair = (uint64_t)(sequence * p->heads + head);
-    const mxa_global at = p->mean + 4 * (pair * (uint64_t)s.dims + (uint64_t)group_dim(s));
-    MXA_UNROLL
-    for (int i = 0; i < s.each; i += 4) {
-        const mxa_u32x4 v = dev_load_global_u32x4(at + 4 * (uint64_t)i);
-        mean[i] = f32_bits(v.x);
-        mean[i + 1] = f32_bits(v.y);
-        mean[i + 2] = f32_bits(v.z);
-        mean[i + 3] = f32_bits(v.w);
-    }
+    return p->mean + 4 * (pair * (uint64_t)s.dims + (uint64_t)group_dim(s));
+}
+
+/* Means i and i + 1 of them. */
+MXA_DEVICE void mean_pair(mxa_global of_lane, int i, float *mean)
+{
+    const mxa_u32x2 v = dev_load_global_u32x2(of_lane + 4 * (uint64_t)i);
+    mean[0] = f32_bits(v.x);
+    mean[1] = f32_bits(v.y);
 }
 
 /* A group of v that is not finite: nothing of it is added. */
@@ -109,21 +115,30 @@ MXA_DEVICE void values_note(const mxa_prepare_params *p, mxa_shared shared, cons
     if (group_lane() != 0 || group_half(s) != 0) {
         return;
     }
-    const int exponent = fold_exponent(top, 1), finite = top < NOT_FINITE, some = finite && top;
+    const int exponent = fold_exponent(top, 1), some = top && top < NOT_FINITE;
     const uint32_t number = (uint32_t)group_number(s);
-    const uint32_t pair = (uint32_t)(g->place.sequence * p->heads + head);
-    grid_dependency_wait();
     dev_store_shared_u32(shared + AT_SCALES + 4 * number,
-                         finite ? (uint32_t)(exponent + 127) << 23 : 0);
+                         some ? (uint32_t)(exponent + 127) << 23 : 0);
     dev_store_global_u32(p->exponent + 4 * (uint64_t)(head * (p->rows / MXA_PREPARE_GROUP) + group),
                          (uint32_t)(some ? exponent : MXA_EXPONENT_NONE));
-    if (some) {
-        dev_max_global_u32(p->top + 4 * (uint64_t)pair, (uint32_t)(exponent + 1024));
-    }
     if (number == 0) {
-        const mxa_u32x4 words = {pair, (uint32_t)g->place.position / MXA_PREPARE_CHUNK,
+        const mxa_u32x4 words = {(uint32_t)(g->place.sequence * p->heads + head),
+                                 (uint32_t)g->place.position / MXA_PREPARE_CHUNK,
                                  (uint32_t)g->place.used, 0};
         dev_store_shared_u32x4(shared + AT_PAIR, words);
+    }
+}
+
+/* After a barrier: the item's largest exponent to its pair's maximum, by one thread. */
+MXA_DEVICE void top_end(const mxa_prepare_params *p, mxa_shared shared, uint32_t pair)
+{
+    if (dev_thread() == 0) {
+        const mxa_u32x4 scale = dev_load_shared_u32x4(shared + AT_SCALES);
+        const uint32_t most = max_u32(max_u32(scale.x, scale.y), max_u32(scale.z, scale.w));
+        grid_dependency_wait();
+        if (most) {
+            dev_max_global_u32(p->top + 4 * (uint64_t)pair, (most >> 23) - 127 + 1024);
+        }
     }
 }
 
@@ -182,21 +197,27 @@ MXA_DEVICE void sums_store(const mxa_prepare_params *p, mxa_shared shared, group
 }
 
 /* Whether columns of a (sequence, head) lean: their means, and word for the kernel after this one.
- * The whole CTA, the pair's last one; first: the pair's first item. */
+ * The whole CTA, the pair's last one. WHY AT_PAIR is read again, and fewer loads at once where
+ * threads have fewer each: registers. */
 MXA_DEVICE void means_find(const mxa_prepare_all_params *all, mxa_shared shared, group_shape s,
-                           int head, int first, int chunks, uint32_t pair, int used)
+                           int head, int item)
 {
     const mxa_prepare_params *p = &all->v;
     const int dims = s.dims, threads = group_threads(s), columns = dims / s.each;
-    const uint64_t step = sums_at(p, dims, 0, 1, 0) - sums_at(p, dims, 0, 0, 0);
     const mxa_shared sums = shared + AT_TILE, magnitudes = sums + 4 * (uint32_t)dims;
-    const float limit = column_limit(used, p->from.type <= MXA_GPU_BF16);
+    const int first = item - (int)dev_load_shared_u32(shared + AT_PAIR + 4);
+    const int used = (int)dev_load_shared_u32(shared + AT_PAIR + 8);
     int leans = 0;
     MXA_NO_UNROLL
     for (int i = 0; i < 2; i++) { /* sums, magnitudes: each as many words as there are dims */
-        sum_all_chunks(i ? magnitudes : sums, sums_word(shared, s, 0, 0),
-                       sums_at(p, dims, head, first, i * dims / 2), dims, threads, chunks, step);
+        const uint64_t step = 4 * (uint64_t)dims * (uint64_t)p->heads;
+        sum_all_chunks(sums + 4 * (uint32_t)(i * dims), sums_word(shared, s, 0, 0),
+                       sums_at(p, dims, head, first, i * dims / 2), dims, threads,
+                       (used + MXA_PREPARE_CHUNK - 1) / MXA_PREPARE_CHUNK, step,
+                       dims == 64 ? 4 : 8);
     }
+    const uint32_t pair = dev_load_shared_u32(shared + AT_PAIR);
+    const float limit = column_limit(used, p->from.type <= MXA_GPU_BF16);
     MXA_NO_UNROLL
     for (int n = dev_thread(); n < dims; n += threads) {
         const int d = s.each * (n / 2 % columns) + 2 * (n / 2 / columns) + n % 2;
@@ -214,7 +235,7 @@ MXA_DEVICE void means_find(const mxa_prepare_all_params *all, mxa_shared shared,
     if (dev_thread() == 0 && dev_load_shared_u32(shared + AT_LEANS)) {
         dev_max_global_u32(all->leaning, 1);
         dev_store_global_u32(p->top + 4 * (uint64_t)pair, 0);
-        dev_max_global_u32(all->sums_made + 4 * (uint64_t)pair, (uint32_t)chunks + 1);
+        (void)dev_fetch_add_ordered_global_u32(all->sums_made + 4 * (uint64_t)pair, 1);
     }
 }
 
@@ -239,6 +260,7 @@ MXA_DEVICE void columns_end(const mxa_prepare_all_params *all, mxa_shared shared
     cta_sync();
     tile_write(p, shared, s, 0, head, item);
     const mxa_u32x4 pair = dev_load_shared_u32x4(shared + AT_PAIR);
+    top_end(p, shared, pair.x);
     const int number = (int)pair.y, used = (int)pair.z;
     const int chunks = (used + MXA_PREPARE_CHUNK - 1) / MXA_PREPARE_CHUNK;
     if (!p->mean || number >= chunks) {
@@ -246,7 +268,7 @@ MXA_DEVICE void columns_end(const mxa_prepare_all_params *all, mxa_shared shared
     }
     sums_store(p, shared, s, head, item);
     if (pair_arrive(shared, all->sums_made + 4 * (uint64_t)pair.x) == chunks) {
-        means_find(all, shared, s, head, item - number, chunks, pair.x, used);
+        means_find(all, shared, s, head, item);
     }
 }
 
@@ -257,7 +279,7 @@ MXA_DEVICE void means_correct(const mxa_prepare_params *p, mxa_shared shared, gr
     const uint64_t row = 4 * (uint64_t)s.dims, step = row * (uint64_t)p->heads;
     sum_all_chunks(shared + AT_TILE, sums_word(shared, s, 0, 0),
                    p->partial + (uint64_t)first * step + row * (uint64_t)head, s.dims,
-                   group_threads(s), chunks, step);
+                   group_threads(s), chunks, step, 8);
     MXA_NO_UNROLL
     for (int d = dev_thread(); d < s.dims; d += group_threads(s)) {
         const mxa_global to = p->mean + row * (uint64_t)pair + 4 * (uint64_t)d;
@@ -275,6 +297,7 @@ MXA_DEVICE int columns_end_again(const mxa_prepare_all_params *all, mxa_shared s
     cta_sync();
     tile_write(p, shared, s, 1, head, item);
     const mxa_u32x4 pair = dev_load_shared_u32x4(shared + AT_PAIR);
+    top_end(p, shared, pair.x);
     const int number = (int)pair.y, used = (int)pair.z;
     const int chunks = (used + MXA_PREPARE_CHUNK - 1) / MXA_PREPARE_CHUNK;
     if (number >= chunks) {

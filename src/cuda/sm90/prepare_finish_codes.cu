@@ -16,17 +16,22 @@ MXA_DEVICE void widen_codes(uint32_t word, float *x)
 }
 
 /* Largest magnitude of the lane's values less their means, as bits. power: each load's scale. */
-MXA_DEVICE uint32_t lane_largest(group_shape s, uint32_t *raw, const float *power,
-                                 const float *mean)
+MXA_DEVICE uint32_t lane_largest(group_shape s, uint32_t *raw, const float *power, mxa_global means)
 {
     float top = 0.0f;
     MXA_UNROLL
-    for (int i = 0; i < 4 * group_lanes(s); i++) {
-        float x[4];
-        widen_codes(raw[i], x);
+    for (int n = 0; n < 4; n++) {
+        float mean[4];
+        mean_pair(means, 4 * n, mean);
+        mean_pair(means, 4 * n + 2, mean + 2);
         MXA_UNROLL
-        for (int m = 0; m < 4; m++) {
-            top = max_abs_nan_f32(top, fma_rn(x[m], power[i / 4], -mean[4 * (i % 4) + m]));
+        for (int i = 0; i < group_lanes(s); i++) {
+            float x[4];
+            widen_codes(raw[4 * i + n], x);
+            MXA_UNROLL
+            for (int m = 0; m < 4; m++) {
+                top = max_abs_nan_f32(top, fma_rn(x[m], power[i], -mean[m]));
+            }
         }
     }
     return bits_f32(top);
@@ -35,13 +40,16 @@ MXA_DEVICE uint32_t lane_largest(group_shape s, uint32_t *raw, const float *powe
 /* The group into the tile, turned. WHY one fused step: scaled by a power of two,
  * the difference is rounded as it is unscaled, or so small that E4M3 holds it as 0. */
 MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, const prepare_group *g, uint32_t *raw,
-                            const float *power, const float *mean, float inverse)
+                            const float *power, mxa_global means, float inverse)
 {
     const mxa_shared tile = tile_of_lane(shared, s);
     const int loads = group_lanes(s);
     MXA_UNROLL
     for (int n = 0; n < 4; n++) { /* dims 4n.. of 16 */
         uint32_t w[4][CODES_LOADS / 4];
+        float mean[4];
+        mean_pair(means, 4 * n, mean);
+        mean_pair(means, 4 * n + 2, mean + 2);
         MXA_UNROLL
         for (int i = 0; i < loads; i += 4) {
             const uint32_t there = group_there(g, s, i);
@@ -53,7 +61,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, const prepare_grou
                 widen_codes(raw[4 * (i + t) + n], x[t]);
                 MXA_UNROLL
                 for (int m = 0; m < 4; m++) {
-                    x[t][m] = fma_rn(x[t][m], by, -mul_rn(mean[4 * n + m], inverse));
+                    x[t][m] = fma_rn(x[t][m], by, -mul_rn(mean[m], inverse));
                 }
             }
             MXA_UNROLL
@@ -73,25 +81,26 @@ MXA_DEVICE int values_again(const mxa_prepare_all_params *all, mxa_shared shared
 {
     const mxa_prepare_params *p = &all->v;
     uint32_t raw[CODES_WORDS], scale[CODES_LOADS];
-    float power[CODES_LOADS], mean[16];
+    float power[CODES_LOADS];
     group_load(&p->from, g, s, 1, 1, head, raw);
     codes_scales(&p->from, g, s, 1, 0, head, scale);
-    means_of_lane(p, s, g->place.sequence, head, mean);
+    const mxa_global means = means_of_lane(p, s, g->place.sequence, head);
     MXA_UNROLL
     for (int i = 0; i < group_lanes(s); i++) {
         power[i] = load_power(scale[i]);
     }
     const uint32_t top =
-        g->left > 0 ? group_largest(s, shared, warp_max_u32(lane_largest(s, raw, power, mean))) : 0;
+        g->left > 0 ? group_largest(s, shared, warp_max_u32(lane_largest(s, raw, power, means)))
+                    : 0;
     values_note(p, shared, g, s, head, 4 * item + group_number(s), top);
     if (top < NOT_FINITE) {
-        values_fold(shared, s, g, raw, power, mean, inverse_power(fold_exponent(top, 1)));
+        values_fold(shared, s, g, raw, power, means, inverse_power(fold_exponent(top, 1)));
     } else {
         values_not_finite(shared, s);
     }
     return columns_end_again(all, shared, s, head, item);
 }
 
-PREPARE_FINISH(mxa_sm90_prepare_finish_e4m3_d64, 64, 16, 1, 6)
+PREPARE_FINISH(mxa_sm90_prepare_finish_e4m3_d64, 64, 16, 1, 8)
 PREPARE_FINISH(mxa_sm90_prepare_finish_e4m3_d128, 128, 16, 1, 4)
 PREPARE_FINISH(mxa_sm90_prepare_finish_e4m3_d256, 256, 16, 2, 2)

@@ -79,6 +79,22 @@ MXA_DEVICE int block_scale(uint32_t amax, int floor_rule, float *inverse, uint32
     return exponent;
 }
 
+/* 2^(from - to) in both halves. WHY at most 2^15: only zeros have a scale that far above the
+ * group's, and they must stay zeros. */
+MXA_DEVICE uint32_t fold_factor(int from, int to)
+{
+    int shift = from - to;
+    shift = shift < -126 ? -126 : shift > 15 ? 15 : shift;
+    return f16x2_from_f32(f32_bits((uint32_t)(shift + 127) << 23));
+}
+
+/* Four codes times a factor, in FP16. */
+MXA_DEVICE void codes_widen(uint32_t word, uint32_t factor, uint32_t *h)
+{
+    h[0] = mul_f16x2(f16x2_from_e4m3x2_low(word), factor);
+    h[1] = mul_f16x2(f16x2_from_e4m3x2_high(word), factor);
+}
+
 /* Eight values as E4M3 codes of a block, held in FP16. */
 MXA_DEVICE void block_round(const float *x, float inverse, uint32_t *h)
 {

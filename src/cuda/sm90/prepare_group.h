@@ -22,10 +22,12 @@ typedef struct group_shape {
 
 /* Shared memory of an item, four groups. */
 enum {
-    AT_SCALES = 0, /* v: 2^exponent of each group */
+    AT_SCALES = 0, /* v: 2^exponent of each group, 0 where it adds nothing */
     AT_ARRIVED = 16,
     AT_LEANS = 20,
     AT_PAIR = 32, /* v: (sequence, head), the item's number in it, its tokens */
+    AT_MOST = 0,  /* q, k: norm of each group, */
+    AT_OF = 32,   /* and its (sequence, head) */
     AT_TOPS = 48, /* of each half of a group, or its tokens' norms: */
     AT_NORMS = 80,
     AT_TILE = 80 /* v: the tile, turned; then sums of lanes */
@@ -59,10 +61,17 @@ MXA_DEVICE int group_lanes(group_shape s)
     return s.dims / s.each / s.halves;
 }
 
-/* Number of the warp's group in its item, and of the warp in the group. */
+/* Number of the warp's group in its item; of the warp in the group is group_half. */
 MXA_DEVICE int group_number(group_shape s)
 {
     return dev_thread() / (32 * s.halves);
+}
+
+/* Number of the warp's group in the copy. The whole warp. WHY shuffled: the compiler then knows
+ * that lanes do not differ, and spends fewer registers on addresses and branches. */
+MXA_DEVICE int group_of_warp(group_shape s, int item)
+{
+    return 4 * item + shuffle_i32(group_number(s), 0);
 }
 
 MXA_DEVICE int group_half(group_shape s)
@@ -109,11 +118,12 @@ MXA_DEVICE prepare_piece piece_find(const mxa_prepare_all_params *all)
         piece.p = &all->k;
         piece.item -= chunks;
         if (piece.item >= chunks) {
-            const int each = all->q.heads / heads;
             piece.p = &all->q;
             piece.item -= chunks;
-            piece.head += heads * (piece.item % each);
-            piece.item /= each;
+            if (all->group > 1) {
+                piece.head += heads * (piece.item % all->group);
+                piece.item /= all->group;
+            }
         }
     }
     return piece;
@@ -275,10 +285,43 @@ MXA_DEVICE void rows_not_finite(group_shape s, mxa_global at)
     }
 }
 
+/* A group's norm and (sequence, head), for norms_end. By one lane. */
+MXA_DEVICE void norm_note(mxa_shared shared, group_shape s, int pair, uint32_t norm)
+{
+    dev_store_shared_u32(shared + AT_MOST + 4 * (uint32_t)group_number(s), norm);
+    dev_store_shared_u32(shared + AT_OF + 4 * (uint32_t)group_number(s), (uint32_t)pair);
+}
+
+/* After a barrier: the largest norm of each pair to its maximum, by its first group's thread. WHY
+ * not each group's by itself: the CTAs at work are of a few sequences, whose heads' maxima lie in
+ * few lines of memory, and there one waits for the other. */
+MXA_DEVICE void norms_end(const mxa_prepare_params *p, mxa_shared shared)
+{
+    const int first = dev_thread();
+    const mxa_shared at = shared + 4 * (uint32_t)first;
+    if (first >= 4) {
+        return;
+    }
+    const uint32_t pair = dev_load_shared_u32(at + AT_OF);
+    uint32_t most = 0;
+    if (first == 0 || dev_load_shared_u32(at + AT_OF - 4) != pair) {
+        MXA_NO_UNROLL
+        for (uint32_t i = 0; i < 4 - (uint32_t)first; i++) {
+            const uint32_t norm = dev_load_shared_u32(at + AT_MOST + 4 * i);
+            most = dev_load_shared_u32(at + AT_OF + 4 * i) == pair ? max_u32(most, norm) : most;
+        }
+    }
+    grid_dependency_wait();
+    if (most) {
+        dev_max_global_u32(p->norm + 4 * (uint64_t)pair, most);
+    }
+}
+
 /* A group's scale, and its largest norm; most: of the squares of its payload's rows, NaN where it
  * is not finite. By one lane. */
-MXA_DEVICE void rows_note(const mxa_prepare_params *p, const prepare_group *g, group_shape s,
-                          int head, int group, int exponent, int finite, uint32_t most)
+MXA_DEVICE void rows_note(const mxa_prepare_params *p, mxa_shared shared, const prepare_group *g,
+                          group_shape s, int head, int group, int exponent, int finite,
+                          uint32_t most)
 {
     if (group_lane() != 0 || group_half(s) != 0) {
         return;
@@ -287,9 +330,16 @@ MXA_DEVICE void rows_note(const mxa_prepare_params *p, const prepare_group *g, g
     const uint32_t norm =
         finite ? bits_f32(mul_rn(sqrt_rn(f32_bits(most)), f32_bits(power))) : 0x7FC00000u;
     const uint64_t number = (uint64_t)(head * (p->rows / MXA_PREPARE_GROUP) + group);
-    grid_dependency_wait();
     dev_store_global_u32(p->scale + 16 * number, power);
-    dev_max_global_u32(p->norm + 4 * (uint64_t)(g->place.sequence * p->heads + head), norm);
+    norm_note(shared, s, g->place.sequence * p->heads + head, norm);
+}
+
+/* A group beyond the last. */
+MXA_DEVICE void rows_absent(mxa_shared shared, group_shape s)
+{
+    if (group_lane() == 0 && group_half(s) == 0) {
+        norm_note(shared, s, -1, 0);
+    }
 }
 
 #endif

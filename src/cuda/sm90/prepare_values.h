@@ -34,25 +34,25 @@ MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
 
 /* Sums of `dims` columns over `chunks` rows of floats, `step` bytes apart, in a fixed order, to
  * shared memory, where they are seen by thread d % threads: it wrote them. The whole CTA of
- * `threads`, a multiple of dims/4. scratch: 16 bytes a thread. WHY 16 bytes a load and eight in
- * flight: the CTA that adds them up is waited for. */
+ * `threads`, a multiple of dims/4. scratch: 16 bytes a thread. `flight` loads of a thread are on
+ * their way at once, a constant of at most 8. */
 MXA_DEVICE void sum_all_chunks(mxa_shared to, mxa_shared scratch, mxa_global at, int dims,
-                               int threads, int chunks, uint64_t step)
+                               int threads, int chunks, uint64_t step, int flight)
 {
     const int quads = dims / 4, parts = threads / quads, thread = dev_thread_again();
     const int part = thread / quads;
     const mxa_global from = at + 16 * (uint64_t)(thread % quads);
     float sum[4] = {0, 0, 0, 0};
     MXA_NO_UNROLL
-    for (int i = part; i < chunks; i += 8 * parts) {
+    for (int i = part; i < chunks; i += flight * parts) {
         mxa_u32x4 v[8];
         MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < flight; j++) {
             const int row = i + j * parts < chunks ? i + j * parts : i;
             v[j] = dev_load_global_u32x4(from + (uint64_t)row * step);
         }
         MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < flight; j++) {
             const int there = i + j * parts < chunks;
             sum[0] = add_rn(sum[0], there ? f32_bits(v[j].x) : 0.0f);
             sum[1] = add_rn(sum[1], there ? f32_bits(v[j].y) : 0.0f);
