@@ -10,8 +10,11 @@
 enum {
     MXA_PREPARE_GROUP = 32,
     MXA_PREPARE_CHUNK = 128,
-    MXA_PREPARE_SLANT = 800 /* v is centred where |sum| / sum of magnitudes * keys is more; a wide
-                             * one of fewer than 16,384 keys from less on (sm90/prepare_values.h) */
+    /* v is centred where |sum| / sum of magnitudes * keys is more, the second where there are more
+     * than `LONG` keys; a wide one of fewer than 16,384 from less on (sm90/prepare_values.h). */
+    MXA_PREPARE_SLANT = 640,
+    MXA_PREPARE_SLANT_LONG = 800,
+    MXA_PREPARE_LONG = 4096
 };
 
 /* One operand. Layouts of the outputs: sm90/forward_params.h. */

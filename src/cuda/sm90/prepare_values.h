@@ -95,13 +95,16 @@ MXA_DEVICE float column_mean(float sum, int used)
 }
 
 /* Limit of |sum| / sum of magnitudes * keys above which a column leans, and is centred: the
- * accumulator's bias, a tenth of O at 8,192 keys of one sign, is in proportion to it. WHY not
- * lower: that number of N(0, 1) data is 1.25 * sqrt(keys) deviations. Where it is passed the copy
- * is made twice, and at 512 one column in 700 passed it by chance at 16,384 keys; an MXFP8 v is
- * rounded again, too. A wide one, which is not, is centred from five deviations on. */
+ * accumulator's bias is in proportion to it, 0.9% of O at 640 keys of one sign, 0.8% at 800 of
+ * more than 4,096 keys, whose signs are mixed. WHY not lower: that number of N(0, 1) data is
+ * 1.25 * sqrt(keys) deviations. Where it is passed the copy is made twice, and at 512 one column in
+ * 700 passed it by chance at 16,384 keys; an MXFP8 v is rounded again, too. A wide one, which is
+ * not, is centred from five deviations on. */
 MXA_DEVICE float column_limit(int used, int is_wide)
 {
-    const float most = (float)MXA_PREPARE_SLANT, five = mul_rn(6.25f, sqrt_rn((float)used));
+    const float most =
+        (float)(used > MXA_PREPARE_LONG ? MXA_PREPARE_SLANT_LONG : MXA_PREPARE_SLANT);
+    const float five = mul_rn(6.25f, sqrt_rn((float)used));
     return is_wide && five < most ? five : most;
 }
 
