@@ -9,7 +9,7 @@ MXA_DEVICE uint32_t BACKWARD(make_half)(const mxa_backward_params *params, mxa_s
                                         BACKWARD(own) * own, const BACKWARD(place) * place,
                                         uint32_t *p, uint32_t *units, uint32_t *ds)
 {
-    const mxa_shared record = RECORD_AT(place->stage), words = STEP_AT(place->step);
+    const mxa_shared record = BACKWARD_RECORD(place), words = STEP_AT(place->step);
     uint32_t s[16], dp[16];
     wgmma_fence();
     BACKWARD(scores_half)(shared, own, place, s);
@@ -32,7 +32,7 @@ MXA_DEVICE uint32_t BACKWARD(make)(const mxa_backward_params *params, mxa_shared
                                    BACKWARD(own) * own, int far, const BACKWARD(place) * place,
                                    uint32_t *p, uint32_t *units, uint32_t *ds)
 {
-    const mxa_shared record = RECORD_AT(place->stage), words = STEP_AT(place->step);
+    const mxa_shared record = BACKWARD_RECORD(place), words = STEP_AT(place->step);
     float s[32], dp[32];
     wgmma_fence();
     BACKWARD(scores)(shared, own, place, s);

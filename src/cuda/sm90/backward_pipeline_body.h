@@ -37,15 +37,18 @@
 
 /* A stage of the pipeline of steps. */
 typedef struct BACKWARD(place) {
-    int step, stage; /* steps so far in this CTA; stage = step % STAGES */
-    uint32_t parity; /* of the stage's barriers */
+    int step, stage;   /* steps so far in this CTA; stage = step % STAGES */
+    uint32_t parity;   /* of the stage's barriers */
+    mxa_shared record; /* RECORD_AT(stage), of BACKWARD_RECORD */
 } BACKWARD(place);
 
 MXA_DEVICE void BACKWARD(advance)(BACKWARD(place) * place)
 {
     place->step++;
+    place->record += MXA_BACKWARD_RECORD;
     if (++place->stage == STAGES) {
         place->stage = 0;
+        place->record -= STAGES * MXA_BACKWARD_RECORD;
         place->parity ^= 1;
     }
 }
