@@ -67,10 +67,10 @@
 #define Q_SCALE_BYTES (TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
 #endif
 #define Q_HELD (FORWARD_SCORES == FORWARD_F16 && FORWARD_D == 128) /* in registers */
-/* FP16 scores: blocks without masks have a loop of their own. PARABOLAS: there one of each 8 pairs
- * of P is made without exp2. WHY with four warpgroups: exp2's pipe sets their pace. */
+/* FP16 scores: blocks without masks have a loop of their own. CUBICS: so many of each 8 pairs of P
+ * are made there without exp2. WHY with four warpgroups: exp2's pipe sets their pace. */
 #define LATE_LOOP          (FORWARD_SCORES == FORWARD_F16)
-#define PARABOLAS          (FORWARD_CONSUMERS == 4)
+#define CUBICS             (FORWARD_CONSUMERS == 4 ? 1 : 0)
 #define PRODUCER_REGISTERS (FORWARD_CONSUMERS > 2 ? 32 : 40)
 #define CONSUMER_REGISTERS (FORWARD_CONSUMERS == 4 ? 112 : FORWARD_CONSUMERS == 3 ? 160 : 232)
 #define Q_BYTES            (TILE_Q * FORWARD_D)
@@ -583,7 +583,7 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef Q_SCALE_BYTES
 #undef Q_HELD
 #undef LATE_LOOP
-#undef PARABOLAS
+#undef CUBICS
 #undef PRODUCER_REGISTERS
 #undef CONSUMER_REGISTERS
 #undef Q_BYTES

@@ -35,12 +35,8 @@ MXA_DEVICE int FORWARD(late)(mxa_shared shared, const forward_own *own, mxa_shar
         if (g < 3) {
             v = forward_shift_f16(record, g + 1);
         }
-#if PARABOLAS
-        forward_exps_mixed_f16(x->s + 8 * g, g & 1, x->scale[g], max, now, g == 0, sum);
-#else
-        forward_exps_f16(x->s + 8 * g, x->scale[g], max, now.x, -1);
-        forward_sum_f16(x->s + 8 * g, now.y, g == 0, -1, sum);
-#endif
+        const int without = CUBICS == 2 ? 0xC0 : CUBICS == 1 ? 0x40 << (g & 1) : 0;
+        forward_exps_mixed_f16(x->s + 8 * g, without, x->scale[g], max, now, g == 0, sum);
         forward_codes_f16(x->s + 8 * g);
     }
     wgmma_wait(0);

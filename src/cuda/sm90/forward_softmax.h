@@ -196,9 +196,10 @@ MXA_DEVICE void forward_hide_f16(uint32_t *x, int g, const int *end)
 }
 
 /* 2^x without exp2 of x = s * scale - m, where above = 11 + m. Of i + f, f within 1/2, 2^f is a
- * parabola (off by 0.3% at most, 0.1% in the mean) times 2^-5, and 2^(i + 5) is made of the bits of
- * i + 20: what is below 2^-19.5 is 0, and from 2^10.5 on it is infinity. A NaN stays one. WHY f of
- * s again: FP16 holds it ten times as exactly as 11 - x. */
+ * cubic (off by 0.03%) times 2^-5, and 2^(i + 5) is made of the bits of i + 20: what is below
+ * 2^-19.5 is 0, and from 2^10.5 on it is infinity. A NaN stays one. WHY not a parabola: off by
+ * 0.3%, it had more P rounded to another code than exp2 has. WHY f of s again: FP16 holds 11 - x to
+ * 2^-7 only. */
 MXA_DEVICE uint32_t forward_exp2_f16(uint32_t s, uint32_t scale, uint32_t above)
 {
     const uint32_t minus_one = 0xBC00BC00, thirty_one = 0x4FC04FC0;
@@ -206,13 +207,14 @@ MXA_DEVICE uint32_t forward_exp2_f16(uint32_t s, uint32_t scale, uint32_t above)
     uint32_t y = min_nan_f16x2(fma_less_relu_f16x2(s, scale, above), thirty_one); /* 11 - x */
     uint32_t z = fma_f16x2(y, minus_one, bias);                                   /* 1044 + i */
     uint32_t f = fma_f16x2(s, scale, fma_f16x2(z, minus_one, fma_f16x2(above, minus_one, bias)));
-    uint32_t parabola = fma_f16x2(fma_f16x2(f, 0x1FAD1FAD, 0x259D259D), f, 0x28002800);
+    uint32_t cubic = fma_f16x2(fma_f16x2(f, 0x17301730, 0x1FBA1FBA), f, 0x258B258B);
+    cubic = fma_f16x2(cubic, f, 0x28002800);
     /* The shift leaves 0x6400 >> 6 of the low half in the high one. */
-    return mul_f16x2(parabola, (z << 10) - 0x01900000);
+    return mul_f16x2(cubic, (z << 10) - 0x01900000);
 }
 
 /* Logits of a key group to P of rows of maxima `max` (pairs), times 2^shift: V's exponent. without:
- * a pair that is left alone, or -1. */
+ * pairs that are left alone, as bits. */
 MXA_DEVICE void forward_exps_f16(uint32_t *x, uint32_t scale, const uint32_t *max, uint32_t shift,
                                  int without)
 {
@@ -221,37 +223,48 @@ MXA_DEVICE void forward_exps_f16(uint32_t *x, uint32_t scale, const uint32_t *ma
     const uint32_t c1 = fma_f16x2(max[1], minus_one, shift);
     MXA_UNROLL
     for (int r = 0; r < 8; r++) {
-        if (r != without) {
+        if (!(without >> r & 1)) {
             x[r] = exp2_f16x2(fma_f16x2(x[r], scale, r & 1 ? c1 : c0));
         }
     }
 }
 
-/* Adds a key group's P to the two rows' sums, or begins them; undo: 2^-shift. without: 6, 7 or -1.
- */
+/* Adds a key group's P to the two rows' sums, or begins them; undo: 2^-shift. without: 6, 7, both
+ * or none, as bits. */
 MXA_DEVICE void forward_sum_f16(const uint32_t *x, uint32_t undo, int begin, int without,
                                 uint32_t *sum)
 {
     MXA_UNROLL
     for (int r = 0; r < 2; r++) {
         uint32_t a = add_f16x2(x[r], x[r + 2]);
-        uint32_t b = without == 6 + r ? x[r + 4] : add_f16x2(x[r + 4], x[r + 6]);
+        uint32_t b = without >> (6 + r) & 1 ? x[r + 4] : add_f16x2(x[r + 4], x[r + 6]);
         a = add_f16x2(a, b);
         sum[r] = begin ? mul_f16x2(a, undo) : fma_f16x2(a, undo, sum[r]);
     }
 }
 
-/* Both of a group of which pair 6 + row is made without exp2. WHY its sum apart: what is 0 below
- * 2^-19.5 is little of P, but not of P times 2^-14. */
-MXA_DEVICE void forward_exps_mixed_f16(uint32_t *x, int row, uint32_t scale, const uint32_t *max,
-                                       mxa_u32x2 v, int begin, uint32_t *sum)
+/* Both of a group of which pairs 6 or 7 or both (`without`, as bits) are made without exp2. WHY
+ * their sum apart: what is 0 below 2^-19.5 is little of P, but not of P times 2^-14. */
+MXA_DEVICE void forward_exps_mixed_f16(uint32_t *x, int without, uint32_t scale,
+                                       const uint32_t *max, mxa_u32x2 v, int begin, uint32_t *sum)
 {
     const uint32_t eleven = 0x49804980, exponents = 0x78007800; /* of 2^shift and 2^-shift, added */
-    uint32_t p = forward_exp2_f16(x[6 + row], scale, add_f16x2(max[row], eleven));
-    forward_exps_f16(x, scale, max, v.x, 6 + row);
-    forward_sum_f16(x, v.y, begin, 6 + row, sum);
-    sum[row] = add_f16x2(sum[row], p);
-    x[6 + row] = mul_f16x2(p, exponents - v.y);
+    uint32_t p[2] = {0, 0};
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        if (without >> (6 + r) & 1) {
+            p[r] = forward_exp2_f16(x[6 + r], scale, add_f16x2(max[r], eleven));
+        }
+    }
+    forward_exps_f16(x, scale, max, v.x, without);
+    forward_sum_f16(x, v.y, begin, without, sum);
+    MXA_UNROLL
+    for (int r = 0; r < 2; r++) {
+        if (without >> (6 + r) & 1) {
+            sum[r] = add_f16x2(sum[r], p[r]);
+            x[6 + r] = mul_f16x2(p[r], exponents - v.y);
+        }
+    }
 }
 
 /* A key group's P to codes. */
@@ -296,11 +309,11 @@ MXA_DEVICE void forward_exp_f16(uint32_t *s, float m0, float m1, mxa_shared reco
             continue;
         }
         mxa_u32x2 v = forward_shift_f16(record, g);
-        forward_exps_f16(x, scale[g], max, v.x, -1);
+        forward_exps_f16(x, scale[g], max, v.x, 0);
         if (end && warp_any(end[0] < 512 * (g + 1) || end[1] < 512 * (g + 1))) {
             forward_hide_f16(x, g, end);
         }
-        forward_sum_f16(x, v.y, g == 0 && !end, -1, sum);
+        forward_sum_f16(x, v.y, g == 0 && !end, 0, sum);
         forward_codes_f16(x);
     }
     forward_sums_f16(sum, t);
