@@ -41,7 +41,7 @@
  *
  * Order of a consumer: scores(j+1) are issued before values(j), so that softmax(j+1) runs while
  * the tensor cores multiply P(j) by V(j); once a row has a maximum and nothing is masked
- * (forward_late_body.h), values(j) are issued when scores(j+1) are there.
+ * (forward_late_body.h), more than two warpgroups issue values(j) when scores(j+1) are there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -67,9 +67,12 @@
 #define Q_SCALE_BYTES (TILE_Q / MXA_FORWARD_GROUP * MXA_FORWARD_RECORD)
 #endif
 #define Q_HELD (FORWARD_SCORES == FORWARD_F16 && FORWARD_D == 128) /* in registers */
-/* FP16 scores: blocks without masks have a loop of their own. CUBICS: so many of each 8 pairs of P
- * are made there without exp2. WHY with four warpgroups: exp2's pipe sets their pace. */
+/* FP16 scores: blocks without masks have a loop of their own. VALUES_LATE: there values are issued
+ * when the scores are there. WHY: a warp stands while it issues them; where two warpgroups share
+ * the tensor cores, those would. CUBICS: so many of each 8 pairs of P are made there without exp2.
+ * WHY with four warpgroups: exp2's pipe sets their pace. */
 #define LATE_LOOP          (FORWARD_SCORES == FORWARD_F16)
+#define VALUES_LATE        (FORWARD_CONSUMERS > 2)
 #define CUBICS             (FORWARD_CONSUMERS == 4 ? 1 : 0)
 #define PRODUCER_REGISTERS (FORWARD_CONSUMERS > 2 ? 32 : 40)
 #define CONSUMER_REGISTERS (FORWARD_CONSUMERS == 4 ? 112 : FORWARD_CONSUMERS == 3 ? 160 : 232)
@@ -583,6 +586,7 @@ MXA_KERNEL(FORWARD_NAME, 128 * (FORWARD_CONSUMERS + 1), mxa_forward_params, para
 #undef Q_SCALE_BYTES
 #undef Q_HELD
 #undef LATE_LOOP
+#undef VALUES_LATE
 #undef CUBICS
 #undef PRODUCER_REGISTERS
 #undef CONSUMER_REGISTERS

@@ -4,9 +4,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 
-/* The scores and the P of such a block, the values of the one before it, issued when the scores are
- * there. WHY not before: a warp would wait to issue them. t: this thread's sums. Returns whether
- * some P may be too large: then mend must follow. */
+/* The scores and the P of such a block, the values of the one before it; t: this thread's sums.
+ * Returns whether some P may be too large: then mend must follow. */
 MXA_DEVICE int FORWARD(late)(mxa_shared shared, const forward_own *own, mxa_shared q, int step,
                              FORWARD(state) * x, float *o, forward_rows *rows, float *t)
 {
@@ -24,11 +23,19 @@ MXA_DEVICE int FORWARD(late)(mxa_shared shared, const forward_own *own, mxa_shar
     FORWARD(scores)(x->s, q, K_AT(shared, STAGE(step)));
 #endif
     mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
+#if !VALUES_LATE
+    FORWARD(values)(o, x->p, V_AT(shared, STAGE(step - 1)));
+#endif
     FORWARD(factors)(own, record, x->scale);
     mxa_u32x2 v = forward_shift_f16(record, 0);
+#if VALUES_LATE
     wgmma_wait(0);
     FORWARD_HOLD_SCORES(x->s);
     FORWARD(values)(o, x->p, V_AT(shared, STAGE(step - 1)));
+#else
+    wgmma_wait(1);
+    FORWARD_HOLD_SCORES(x->s);
+#endif
     MXA_UNROLL
     for (int g = 0; g < 4; g++) {
         const mxa_u32x2 now = v;
