@@ -20,46 +20,10 @@ enum {
 };
 #define HALF_SCORE_MOST 60000.0f /* largest factor of a score */
 
-/* a_g: what |dS| / |V's factor| of the group's rows is at most. */
-MXA_DEVICE float query_factor(float dout_norm, float dlse, float dlse_norm)
-{
-    return dlse_norm > 0.0f ? add_rn(dout_norm, dlse / dlse_norm) : dout_norm;
-}
-
-/* b_j. */
-MXA_DEVICE float key_factor(float v_norm, float o_norm, float dlse_norm)
-{
-    return add_rn(add_rn(v_norm, o_norm), dlse_norm);
-}
-
 /* Whether a key group's factors of dP and of delta, powers `dp` and `delta`, are beyond that. */
 MXA_DEVICE int half_keys_wide(int dp, int delta)
 {
     return dp < HALF_KEY_LEAST || dp > HALF_KEY_MOST || delta > HALF_DELTA_MOST;
-}
-
-/* Largest exponents, as powers, of the queries and of the keys that scores are made of; this
- * thread's share of `threads`. */
-MXA_DEVICE void half_scores(const mxa_backward_prepare_params *params,
-                            const backward_extent *extent, int kv_head, int q_row, int rows,
-                            int threads, float *q, float *k)
-{
-    const int q_groups = (rows + MXA_BACKWARD_GROUP - 1) / MXA_BACKWARD_GROUP;
-    *q = *k = 0.0f;
-    MXA_NO_UNROLL
-    for (int h = kv_head * params->group; h < (kv_head + 1) * params->group; h++) {
-        const int64_t first =
-            h * (params->q_rows / MXA_BACKWARD_GROUP) + q_row / MXA_BACKWARD_GROUP;
-        MXA_NO_UNROLL
-        for (int g = dev_thread(); g < q_groups; g += threads) {
-            *q = max_f32(*q, dev_load_global_f32(params->score_q + 16 * (uint64_t)(first + g)));
-        }
-    }
-    const int64_t first = kv_head * (params->k_rows / MXA_BACKWARD_GROUP) + extent->group;
-    MXA_NO_UNROLL
-    for (int g = dev_thread(); g < extent->groups; g += threads) {
-        *k = max_f32(*k, dev_load_global_f32(params->score_k + 16 * (uint64_t)(first + g)));
-    }
 }
 
 /* M and D of row `row` of a tile, negated; all rows, in pairs of lanes. */
