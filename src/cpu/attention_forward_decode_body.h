@@ -584,14 +584,19 @@ static void decode_task(void *arg, int64_t task, int32_t worker)
     }
 }
 
+static int saw_nothing(const part *from, int64_t lane)
+{
+    return from->m[lane] == -INFINITY && from->l[lane] == 0.0f;
+}
+
 /* Adds a part to the tile, whose m is known, or to sums in an order of their own. m is an integer
- * or -inf. */
+ * or -inf. WHY also where the share is 0: a NaN times it stays one. */
 static void join(const tile *t, const part *from, float *sums)
 {
     float share[MXA_DECODE_LANES_MOST] = {0};
 
     for (int64_t lane = 0; lane < t->lanes; lane++) {
-        if (from->m[lane] == -INFINITY && from->l[lane] == 0.0f)
+        if (saw_nothing(from, lane))
             continue;
         share[lane] = from->m[lane] == t->m[lane] ? 1.0f : exp2f(from->m[lane] - t->m[lane]);
         t->l[lane] += from->l[lane] * share[lane];
@@ -604,7 +609,7 @@ static void join(const tile *t, const part *from, float *sums)
 #endif
     (void)sums;
     for (int64_t lane = 0; lane < t->lanes; lane++)
-        for (int64_t d = 0; share[lane] != 0.0f && d < t->job->problem->head_dim_v; d++)
+        for (int64_t d = 0; !saw_nothing(from, lane) && d < t->job->problem->head_dim_v; d++)
             t->o[d * TILE_LANES + lane] += from->o[lane * from->o_step + d] * share[lane];
 }
 

@@ -273,6 +273,37 @@ static void test_decode_far(uint32_t isa, int64_t sq)
     mxt_attention_case_free(&c);
 }
 
+/* A NaN of v in keys whose scores lie so far below others that their share of the row is 0: 0 times
+ * it is NaN. */
+static void test_decode_nan_below(uint32_t isa, int64_t sq)
+{
+    enum { DIMS = 32, KEYS = 600, LOW = 256 };
+    mxt_attention_spec spec = mxt_attention_spec_make();
+    mxt_attention_case c;
+
+    spec.seqlen_q[0] = sq;
+    spec.seqlen_k[0] = KEYS;
+    spec.heads = spec.kv_heads = 1;
+    spec.head_dim = DIMS;
+    spec.problem.softmax_scale = 1;
+    mxt_attention_case_make(&c, &spec);
+    mxt_case("NaN far below, decode of %d rows on %s", (int)sq, mxt_isa_name(isa));
+    memset(c.q.scales[MXATTN_HDIM].data, 127, (size_t)sq);
+    memset(c.k.scales[MXATTN_HDIM].data, 127, KEYS);
+    for (int64_t i = 0; i < sq; i++)
+        set_token(&c.q, i, 0x38);
+    for (int64_t i = 0; i < KEYS; i++)
+        set_token(&c.k, i, i < LOW ? 0x00 : 0x54);
+    set_token(&c.v, 0, MXA_FP8_NAN);
+    mxt_attention_result got = run(&c, isa);
+    for (int64_t i = 0; i < sq; i++) {
+        CHECK(row_is_nan(got.o + i * DIMS, DIMS), "row %d hides it", (int)i);
+        CHECK(!isnan(got.lse[i]), "LSE of row %d", (int)i);
+    }
+    mxt_attention_result_free(&got);
+    mxt_attention_case_free(&c);
+}
+
 /* One plan and context in several threads at once, each with its own output and workspace. */
 typedef struct concurrent_run {
     const mxattn_plan *plan;
@@ -452,6 +483,9 @@ int main(void)
                 test_decode_unusual(isas[i], rows[j], what);
         test_decode_far(isas[i], 1);
         test_decode_far(isas[i], 5);
+        test_decode_nan_below(isas[i], 1);
+        test_decode_nan_below(isas[i], 3);
+        test_decode_nan_below(isas[i], 16);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_BF16);
         test_decode_step(isas[i], MXATTN_INTERMEDIATES_E4M3);
         test_concurrent(isas[i]);
