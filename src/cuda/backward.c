@@ -229,6 +229,11 @@ static int32_t pairs_ahead(const run *r)
     return can && ahead < batch->batch * p->kv_heads ? ahead : 0;
 }
 
+static int32_t window_of(int64_t window)
+{
+    return window < 0 || window > INT32_MAX / 2 ? -1 : (int32_t)window;
+}
+
 static void fill_params(run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
@@ -286,6 +291,9 @@ static void fill_params(run *r)
     params->scale = (float)p->softmax_scale;
     params->scale_log2e = (float)(p->softmax_scale * 1.4426950408889634);
     params->softcap = (float)p->softcap;
+    params->window_left = window_of(p->window[0]);
+    params->window_right = window_of(p->window[1]);
+    params->top_left = p->alignment == MXATTN_TOP_LEFT;
 }
 
 /* Where kernels write a gradient. */
@@ -429,11 +437,6 @@ static mxattn_status map(const run *r, mxa_global at, int64_t dims, int64_t stri
         (uint64_t[]){(uint64_t)stride, (uint64_t)(stride * rows)}, (uint32_t[]){width, box, 1});
     memcpy(out, &made, sizeof made);
     return status;
-}
-
-static int32_t window_of(int64_t window)
-{
-    return window < 0 || window > INT32_MAX / 2 ? -1 : (int32_t)window;
 }
 
 static mxattn_status maps(const run *r, mxa_backward_params *params)

@@ -346,6 +346,74 @@ static void partners(void)
     mxt_attention_case_free(&c);
 }
 
+/* Rows that see no key count nowhere, whatever dO holds there: not in a mean, not in an exponent.
+ * Those before the diagonal begins, and those that a window has left behind; some share a group
+ * with rows that see. */
+static void unseen(void)
+{
+    static const struct {
+        mxt_backward_case c;
+        int first, end; /* rows that see */
+    } given[] = {
+        {{.seqlen_q = 150, .seqlen_k = 37, .head_dim = 64, .causal = 1, .left = -1, .right = -1},
+         113,
+         150},
+        {{.seqlen_q = 150, .seqlen_k = 37, .head_dim = 128, .top_left = 1, .left = 20, .right = 3},
+         0,
+         57},
+        {{.seqlen_q = 96,
+          .seqlen_k = 32,
+          .head_dim = 256,
+          .causal = 1,
+          .left = -1,
+          .right = -1,
+          .mean = 1,
+          .sink = 1},
+         64,
+         96},
+    };
+    static const float large[] = {65536.0f, 1e30f, (float)INFINITY, (float)NAN};
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
+        mxt_backward_case c = given[i].c;
+        mxt_attention a;
+        c.batch = c.heads = c.kv_heads = 1;
+        c.operands = c.dout = i == 1 ? MXATTN_F32 : MXATTN_BF16;
+        c.o = c.gradients = MXATTN_F32;
+        c.dq_reduce = MXATTN_DQ_REDUCE_FP32;
+        c.without_saved = (int)i;
+        mxt_case("rows that see no key, %d", (int)i);
+        mxt_backward_make(&a, &c, 9 + i);
+        const mxt_device_training training = mxt_backward_given(&c, MXATTN_BACKEND_EMU_SM90);
+        const size_t q = (size_t)mxt_size_q(&a), k = (size_t)mxt_size_k(&a);
+        float *before = malloc((q + 2 * k) * sizeof *before);
+        for (int turn = 0; turn < 5; turn++) {
+            for (int row = 0; turn > 0 && row < c.seqlen_q; row++) {
+                for (int d = 0; (row < given[i].first || row >= given[i].end) && d < c.head_dim;
+                     d++) {
+                    a.dout[row * c.head_dim + d] = large[turn - 1];
+                }
+            }
+            mxa_emu_session_clear();
+            mxa_emu_session_now()->options.seed = 1;
+            if (!CHECK_STATUS(MXATTN_OK, mxt_device_backward(&a, &training))) {
+                break;
+            }
+            check_reports(1);
+            if (turn == 0) {
+                memcpy(before, a.dq, q * sizeof *before);
+                memcpy(before + q, a.dk, k * sizeof *before);
+                memcpy(before + q + k, a.dv, k * sizeof *before);
+            }
+            CHECK(memcmp(before, a.dq, q * sizeof *before) == 0 &&
+                      memcmp(before + q, a.dk, k * sizeof *before) == 0 &&
+                      memcmp(before + q + k, a.dv, k * sizeof *before) == 0,
+                  "other gradients when dO of such rows is %g", (double)large[turn - (turn > 0)]);
+        }
+        free(before);
+        mxt_attention_free(&a);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *missing = mxt_device_missing(MXATTN_BACKEND_EMU_SM90);
@@ -381,6 +449,9 @@ int main(int argc, char **argv)
     }
     if (argc < 2 || strcmp(argv[1], "NaN") == 0) {
         other_sequence();
+    }
+    if (argc < 2 || strcmp(argv[1], "unseen") == 0) {
+        unseen();
     }
     if (argc < 2 || strcmp(argv[1], "beyond") == 0) {
         beyond_half(64);

@@ -81,6 +81,34 @@ MXA_DEVICE void backward_find_extent(const mxa_gpu_batch *batch, int sequence,
     extent->groups = (k_used + MXA_BACKWARD_GROUP - 1) / MXA_BACKWARD_GROUP;
 }
 
+/* Positions of a sequence's queries that see some key: from first to before end. */
+typedef struct backward_seen {
+    int first, end;
+} backward_seen;
+
+/* WHY rows are told apart here: what dO holds in one that sees no key is to count nowhere, not in a
+ * mean and not in an exponent. */
+MXA_DEVICE void backward_find_seen(const mxa_backward_prepare_params *params, int sequence,
+                                   backward_seen *seen)
+{
+    int q_used = params->batch.seqlen_q, k_used = params->batch.seqlen_k;
+    if (params->batch.sequences) {
+        const mxa_global record = params->batch.sequences + 64 * (uint64_t)sequence;
+        q_used = dev_load_global_i32(record + 8);
+        k_used = dev_load_global_i32(record + 24);
+    }
+    const int diagonal = params->top_left ? 0 : k_used - q_used;
+    const int first = -diagonal - params->window_right;
+    const int end = k_used - diagonal + params->window_left;
+    seen->first = params->window_right < 0 || first < 0 ? 0 : first;
+    seen->end = k_used <= 0 ? 0 : params->window_left < 0 || end > q_used ? q_used : end;
+}
+
+MXA_DEVICE int backward_is_seen(const backward_seen *seen, int position)
+{
+    return position >= seen->first && position < seen->end;
+}
+
 /* Smallest e, within [-100, 100], with 1.07 x <= 1.3 * 2^e. 1.07: what rounding adds to norms and
  * to P; twice 1.3: two such exponents and 2^8 keep a product within E4M3's 448. */
 MXA_DEVICE int backward_exponent(float x)

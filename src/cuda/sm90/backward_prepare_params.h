@@ -96,6 +96,7 @@ typedef struct mxa_backward_prepare_params {
     int32_t dq_log2_given;        /* INT32_MIN: from the bound */
     float scale, scale_log2e;     /* softmax_scale; times log2(e) */
     float softcap;                /* 0: off */
+    int32_t window_left, window_right, top_left;
 } mxa_backward_prepare_params;
 
 #endif

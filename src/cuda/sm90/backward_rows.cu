@@ -68,16 +68,18 @@ typedef struct held_rows {
 /* A thread's rows from its first. */
 #define HELD_ROW(i) (8 * ((i) >> 1) + ((i)&1))
 
-/* Reads them; zeros beyond the sequence and from `dims` on. `type`: a constant, or 0. */
+/* Reads those that are wanted, all of them in the sequence; zeros elsewhere and from `dims` on.
+ * `type`: a constant, or 0. */
 MXA_DEVICE void hold_rows(const mxa_gpu_operand *from, int type, const load_place *place,
-                          const int *position, int head, int d, int dims, held_rows *rows)
+                          const backward_seen *wanted, const int *position, int head, int d,
+                          int dims, held_rows *rows)
 {
     if (type != MXA_GPU_BF16) {
         float x[32];
         load_rows(from, type ? type : from->type, place, position, head, d, dims, x);
         MXA_UNROLL
         for (int i = 0; i < 32; i++) {
-            rows->w[i] = bits_f32(x[i]);
+            rows->w[i] = backward_is_seen(wanted, position[i / 8]) ? bits_f32(x[i]) : 0;
         }
         return;
     }
@@ -86,7 +88,7 @@ MXA_DEVICE void hold_rows(const mxa_gpu_operand *from, int type, const load_plac
     MXA_UNROLL
     for (int i = 0; i < 4; i++) {
         mxa_u32x4 v = {0, 0, 0, 0};
-        if (position[i] < place->used && d < dims) {
+        if (backward_is_seen(wanted, position[i]) && d < dims) {
             v = dev_load_global_u32x4(at + (uint64_t)HELD_ROW(i) * step);
         }
         rows->w[4 * i] = v.x;
@@ -459,8 +461,10 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     const int first = place.position + row;
     const int position[4] = {first, first + HELD_ROW(1), first + HELD_ROW(2), first + HELD_ROW(3)};
     held_rows dout, out;
-    hold_rows(&params->dout, type, &place, position, head, d, params->head_dim_v, &dout);
-    hold_rows(&params->o, type, &place, position, head, d, params->head_dim_v, &out);
+    backward_seen seen;
+    backward_find_seen(params, place.sequence, &seen);
+    hold_rows(&params->dout, type, &place, &seen, position, head, d, params->head_dim_v, &dout);
+    hold_rows(&params->o, type, &place, &seen, position, head, d, params->head_dim_v, &out);
     row_given given = {0.0f, 0.0f, 0.0f};
     if (dev_thread() < MXA_BACKWARD_TILE_Q) {
         read_row(params, &place, place.position + dev_thread(), q_row + dev_thread(), head, &given);

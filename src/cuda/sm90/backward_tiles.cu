@@ -58,15 +58,17 @@ MXA_DEVICE void centre_codes(const mxa_backward_prepare_params *params, const lo
     }
     load_rows(&params->dout, params->dout.type, place, position, head, d, params->head_dim_v, y);
     const mxa_global mean = params->mean + 4 * (pair * (uint64_t)head_dim + (uint64_t)d);
-    const int rows = place->used - place->position;
+    backward_seen seen;
+    backward_find_seen(params, place->sequence, &seen);
     MXA_UNROLL
     for (int t = 0; t < 4; t++) {
         float *z = y + 8 * t;
+        const int there = backward_is_seen(&seen, position[t]);
         const mxa_u32x4 a = dev_load_global_u32x4(mean), b = dev_load_global_u32x4(mean + 16);
         const uint32_t m[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
-            z[j] = row[t] < rows ? mul_rn(add_rn(z[j], -f32_bits(m[j])), inverse) : 0.0f;
+            z[j] = there ? mul_rn(add_rn(z[j], -f32_bits(m[j])), inverse) : 0.0f;
         }
         x[2 * t] = e4m3x4_from_f32(z[0], z[1], z[2], z[3]);
         x[2 * t + 1] = e4m3x4_from_f32(z[4], z[5], z[6], z[7]);
