@@ -335,12 +335,10 @@ MXA_DEVICE void FORWARD(factors)(const forward_own *own, mxa_shared record, uint
 #endif
 }
 
-/* The scores and the P of block j, the values of block j - 1. */
-MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shared,
-                               const forward_own *own, mxa_shared q, int j, int step,
-                               FORWARD(state) * x, float *o, forward_rows *rows)
+/* Issues the scores of a block, once its K is there; then the values of the one before may be. */
+MXA_DEVICE void FORWARD(issue)(mxa_shared shared, mxa_shared q, int step, FORWARD(state) * x,
+                               float *o)
 {
-    const int leader = (dev_thread() & 31) == 0;
     mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
     wgmma_hold_u32(x->p, P_REGISTERS);
     wgmma_hold_f32(o, ACCUMULATORS);
@@ -351,6 +349,15 @@ MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shar
     FORWARD(scores)(x->s, q, K_AT(shared, STAGE(step)));
 #endif
     mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
+}
+
+/* The scores and the P of block j, the values of block j - 1. */
+MXA_DEVICE void FORWARD(block)(const mxa_forward_params *params, mxa_shared shared,
+                               const forward_own *own, mxa_shared q, int j, int step,
+                               FORWARD(state) * x, float *o, forward_rows *rows)
+{
+    const int leader = (dev_thread() & 31) == 0;
+    FORWARD(issue)(shared, q, step, x, o);
     FORWARD(values)(o, x->p, V_AT(shared, STAGE(step - 1)));
     FORWARD(factors)(own, RECORDS(STAGE(step)), x->scale);
     wgmma_wait(1);

@@ -13,16 +13,7 @@ MXA_DEVICE int FORWARD(late)(mxa_shared shared, const forward_own *own, mxa_shar
     const mxa_shared record = RECORDS(STAGE(step));
     const uint32_t max[2] = {f16x2_from_f32(rows->m[0]), f16x2_from_f32(rows->m[1])};
     uint32_t sum[2] = {0, 0};
-    mbarrier_wait(K_FULL(STAGE(step)), PARITY(step));
-    wgmma_hold_u32(x->p, P_REGISTERS);
-    wgmma_hold_f32(o, ACCUMULATORS);
-#if Q_HELD
-    (void)q;
-    FORWARD(scores)(x->s, x->q, K_AT(shared, STAGE(step)));
-#else
-    FORWARD(scores)(x->s, q, K_AT(shared, STAGE(step)));
-#endif
-    mbarrier_wait(V_FULL(STAGE(step - 1)), PARITY(step - 1));
+    FORWARD(issue)(shared, q, step, x, o);
 #if !VALUES_LATE
     FORWARD(values)(o, x->p, V_AT(shared, STAGE(step - 1)));
 #endif
