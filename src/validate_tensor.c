@@ -250,9 +250,11 @@ mxattn_status mxa_scales_take(const char *name, const mxattn_tags *tags, mxattn_
     return check_view(&v);
 }
 
+/* WHY the extent's tokens too: rows of no sequence have a payload and no scale. */
 static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *tensor, int empty)
 {
     static const char *const axes[] = {".scales[hdim]", ".scales[seq]"};
+    const int no_scale = empty || rule->extent->tokens == 0;
     int present = 0;
     for (int axis = MXATTN_HDIM; axis <= MXATTN_SEQ; axis++) {
         char name[MXA_NAME_BYTES];
@@ -269,7 +271,7 @@ static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *ten
             return status;
         present = 1;
     }
-    if (!present && !empty)
+    if (!present && !no_scale)
         return mxa_fail(MXATTN_ARGUMENT, "%s.scales holds no data; %s blocks need a scale array",
                         rule->name, mxa_block_name(tensor->tags.block));
     const int centred = (tensor->tags.flags & MXATTN_CENTRED) != 0;
@@ -279,7 +281,8 @@ static mxattn_status take_scales(const mxa_tensor_rule *rule, mxattn_tensor *ten
     mxa_name_join(name, rule->name, ".centre");
     if (tensor->centre && !centred)
         return mxa_fail(MXATTN_LAYOUT, "%s is set; its tags lack MXATTN_CENTRED", name);
-    return mxa_check_array(name, tensor->centre, sizeof(float), centred && !empty);
+    return mxa_check_array(name, tensor->centre, sizeof(float),
+                           centred && !empty && rule->batch->batch > 0);
 }
 
 /* (B, S, H, D) as it is; (T, H, D) and (rows, cols) gain dimensions of size 1. */

@@ -158,6 +158,20 @@ static void test_quantize(void)
     ACCEPTED(QUANTIZE,
              (memset(call.cu, 0, sizeof call.cu),
               call.quantized.scales[0].layout = call.quantized.scales[1].layout = MXATTN_TILED));
+    /* Then a scale array is of no bytes; one sequence of a token needs it. */
+    static const mxattn_backend hosts[] = {MXATTN_BACKEND_REF, MXATTN_BACKEND_CPU};
+    for (int i = 0; i < 2; i++) {
+        for (int which = QUANTIZE; which <= TRANSFORM; which++)
+            ACCEPTED((operation)which,
+                     (memset(call.cu, 0, sizeof call.cu),
+                      memset(call.quantized.scales, 0, sizeof call.quantized.scales),
+                      call.scales.from.data = call.scales.to.data = NULL,
+                      call.scales.to_axis = (mxattn_axis)(which == TRANSFORM),
+                      call.scales.tags = call.quantized.tags,
+                      call.scales.backend = call.args.backend = hosts[i]));
+    }
+    REFUSED(QUANTIZE, MXATTN_ARGUMENT, "quantized.scales holds no data", "square",
+            memset(call.quantized.scales, 0, sizeof call.quantized.scales));
     REFUSED(QUANTIZE, MXATTN_ARGUMENT, "quantized.centre is NULL", "required",
             call.quantized.tags.flags = MXATTN_CENTRED);
     REFUSED(QUANTIZE, MXATTN_DTYPE, "transposed.dtype is e5m2", "e4m3",

@@ -86,6 +86,49 @@ static void null_data(const mxt_config *config)
     CHECK_STATUS(MXATTN_OK, mxattn_attention_forward_once(NULL, &problem, &args));
 }
 
+/* An MXFP8 operand without the scale arrays that mxattn_scales_bytes says to be of 0 bytes. */
+static mxattn_tensor without_scales(const mxt_attention *a, const mxattn_tensor *wide)
+{
+    mxattn_tensor quantized = mxt_quantized(a, wide, MXATTN_HDIM, MXATTN_LINEAR);
+    mxt_guard_free(quantized.scales[MXATTN_HDIM].data);
+    quantized.scales[MXATTN_HDIM].data = NULL;
+    return quantized;
+}
+
+/* Rows with storage of which no sequence has any: no scale exists, of inputs and of outputs. */
+static void no_scales(const mxt_config *config)
+{
+    static const int32_t none[] = {0, 0, 0}, some[] = {0, 40, 64};
+    if (config->precision == MXATTN_PRECISION_F64)
+        return; /* takes wide operands alone */
+    for (int with_keys = 0; with_keys < 2; with_keys++) {
+        mxt_attention a;
+        mxt_attention_jagged(&a, 2, none, 3, with_keys ? some : none, 64, 2, 1, 64);
+        setup(&a, config, MXT_EXACT);
+        a.host_lengths = 1; /* without them a device's call cannot tell */
+        mxattn_tensor *const operands[] = {&a.tensor_q, &a.tensor_dout, &a.tensor_k, &a.tensor_v};
+        const mxattn_tensor wide[] = {a.tensor_q, a.tensor_dout, a.tensor_k, a.tensor_v};
+        mxattn_tensor codes[4];
+        for (int i = 0; i < 4; i++)
+            codes[i] = i < 2 || !with_keys
+                           ? without_scales(&a, operands[i])
+                           : mxt_quantized(&a, operands[i], MXATTN_HDIM, MXATTN_LINEAR);
+        for (int i = 0; i < 4; i++)
+            *operands[i] = codes[i];
+        a.problem.q.dtype = a.problem.k.dtype = a.problem.v.dtype = MXATTN_E4M3;
+        a.problem.dout = a.tensor_dout.tags;
+        both(&a);
+        mxt_expect("o", a.o, mxt_size_o(&a), 0, 0);
+        mxt_expect("dq", a.dq, mxt_size_q(&a), 0, 0);
+        mxt_expect("dk", a.dk, mxt_size_k(&a), 0, 0);
+        for (int i = 0; i < 4; i++) {
+            *operands[i] = wide[i];
+            mxt_quantized_free(&codes[i]);
+        }
+        mxt_attention_free(&a);
+    }
+}
+
 /* B13: O without LSE, in a batch with an empty sequence; LSE alone is refused, not computed half.
  */
 static void o_only(const mxt_config *config)
@@ -351,6 +394,7 @@ int main(int argc, char **argv)
 {
     static const mxt_named_case cases[] = {
         {"B12 batches and sequences of nothing", nothing_to_do},
+        {"B12 no scales where no token is used", no_scales},
         {"B13 O without LSE", o_only},
         {"B32 views of every layout", views},
         {"B35 LSE in both orders", lse_layouts},

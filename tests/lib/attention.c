@@ -282,6 +282,8 @@ static mxattn_attention_args args_of(const mxt_attention *a)
     args.sink = a->sink;
     args.cu_seqlens_q = a->cu_q;
     args.cu_seqlens_k = a->cu_k;
+    args.host_cu_seqlens_q = a->host_lengths ? a->cu_q : NULL;
+    args.host_cu_seqlens_k = a->host_lengths ? a->cu_k : NULL;
     args.seqused_q = a->used_q;
     args.seqused_k = a->used_k;
     if (a->problem.format == MXATTN_JAGGED)

@@ -54,6 +54,7 @@ typedef struct mxt_attention {
     const int32_t *used_q, *used_k;    /* optional */
     int with_dlse;                     /* set before alloc */
     int without_saved;                 /* backward from O and LSE alone */
+    int host_lengths;                  /* a device's call gets host copies of cu_q and cu_k too */
 
     /* Dense (B, S, H, D), jagged (T, H, D), contiguous; LSE (B, H, S) or (H, T). */
     float *q, *k, *v, *dout, *dlse, *sink;
