@@ -94,6 +94,7 @@ static void jagged(void)
         mxt_attention a;
         mxt_backward_case c = {.left = -1, .right = -1, .causal = variant & 1};
         c.prepared = variant == 0 || variant == 3;
+        c.dout = variant == 1 ? MXATTN_E4M3 : MXATTN_F32;
         mxt_case("jagged, variant %d", variant);
         mxt_attention_jagged(&a, 6, cu_q, 210, cu_k, 390, 2, 1, variant & 1 ? 64 : 128);
         mxt_backward_options(&a, &c);

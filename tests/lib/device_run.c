@@ -80,7 +80,8 @@ static mxattn_tensor place_operand(pool *p, const mxt_attention *a, const mxattn
     if (dtype == MXATTN_E4M3) {
         mxattn_tensor host = mxt_quantized(a, wide, MXATTN_HDIM, MXATTN_LINEAR);
         const int64_t *last = wide->shape + wide->ndim - 2;
-        const int32_t *cu = wide == &a->tensor_q ? a->cu_q : a->cu_k;
+        const int of_q = wide == &a->tensor_q || wide == &a->tensor_dout;
+        const int32_t *cu = of_q ? a->cu_q : a->cu_k;
         int64_t bytes = 0;
         CHECK_STATUS(MXATTN_OK,
                      mxattn_scales_bytes(&host.tags, MXATTN_HDIM, MXATTN_LINEAR, a->batch,
