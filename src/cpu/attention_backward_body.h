@@ -31,12 +31,12 @@ enum {
 
 _Static_assert(TILE_Q % MXA_BLOCK == 0 && TILE_K % MXA_BLOCK == 0, "tiles hold whole blocks");
 _Static_assert(MXA_BLOCK % TILE_M == 0, "a register tile lies in one block of tokens");
-_Static_assert(MXA_BLOCK % WIDTH == 0, "dimensions are padded to whole register tiles");
+_Static_assert(MXA_BLOCK % NARROW == 0, "dimensions are padded to whole register tiles");
 _Static_assert(TILE_M % UNIT_DEPTH == 0, "padding rows complete units");
 
 /* Scratch of one worker. */
 typedef struct space {
-    unit *k_lanes;            /* panels (TILE_K/WIDTH, units of D, WIDTH): for scores */
+    unit *k_lanes;            /* panels (units of D, panel_width): for scores */
     unit *v_lanes;            /* the same of v, for dprobs */
     unit *rows;               /* (TILE_K, units of a row): k, then v, before they become lanes */
     unit *k_units;            /* (TILE_K/UNIT_DEPTH, lane_units): for dQ */
@@ -118,9 +118,12 @@ static int64_t scratch_bytes(const mxattn_attention_problem *problem)
 /* Rows of a tile of keys become panels of lanes. */
 static void lanes_from_rows(const unit *rows, int64_t units, int64_t padded, unit *lanes)
 {
-    for (int64_t key = 0; key < padded; key += VEC_LANES)
-        units_transpose(rows + key * units, units, units,
-                        lanes + key / WIDTH * units * WIDTH + key % WIDTH, WIDTH);
+    for (int64_t panel = 0, width; panel < padded; panel += width) {
+        width = panel_width(padded - panel);
+        for (int64_t key = panel; key < panel + width; key += VEC_LANES)
+            units_transpose(rows + key * units, units, units, lanes + panel * units + key - panel,
+                            width);
+    }
 }
 
 static void load(const mxa_backward_job *job, const space *s, tile_keys *keys)
@@ -192,17 +195,20 @@ static int open_rows(const mxa_backward_job *job, const mxa_mask *mask, const ti
  * scores, dprobs; dscores has a file of its own
  * --------------------------------------------------------------------------------------------- */
 
-/* c_ij = a_i . b_j where row i or one of its register tile sees key j or one of its. */
+/* c_ij = a_i . b_j where row i or one of its register tile sees key j or one of its; b has `keys`
+ * lanes. */
 static void rows_times_keys(const tile_rows *rows, float *c, const unit *a, int64_t a_row,
-                            const unit *lanes, int64_t units, int64_t lane_units)
+                            const unit *lanes, int64_t keys, int64_t units, int64_t lane_units)
 {
     const int last = rows->high[rows->padded - 1];
 
-    for (int j = rows->low[0] / WIDTH * WIDTH; j < last; j += WIDTH)
+    for (int j = 0, width; j < last; j += width) {
+        width = panel_width(keys - j);
         for (int r = 0; r < rows->padded; r += TILE_M)
-            if (rows->low[r] < j + WIDTH && rows->high[r + TILE_M - 1] > j)
-                product_rows(c + r * STEP + j, STEP, 0, a + r * a_row, a_row,
-                             lanes + (int64_t)(j / WIDTH) * lane_units * WIDTH, WIDTH, units);
+            if (rows->low[r] < j + width && rows->high[r + TILE_M - 1] > j)
+                product_rows(width, c + r * STEP + j, STEP, 0, a + r * a_row, a_row,
+                             lanes + j * lane_units, width, units);
+    }
 }
 
 static int64_t units_of(int64_t elements)
@@ -210,19 +216,19 @@ static int64_t units_of(int64_t elements)
     return (elements + UNIT_DEPTH - 1) / UNIT_DEPTH;
 }
 
-static void scores(const mxa_backward_job *job, const space *s, const tile_rows *rows)
+static void scores(const mxa_backward_job *job, const space *s, const tile_rows *rows, int64_t keys)
 {
     const int64_t dims = job->problem->head_dim;
 
-    rows_times_keys(rows, s->p, rows->q_rows, job->sizes.row_units, s->k_lanes, units_of(dims),
-                    units_along_dims(dims));
+    rows_times_keys(rows, s->p, rows->q_rows, job->sizes.row_units, s->k_lanes, keys,
+                    units_of(dims), units_along_dims(dims));
 }
 
-static void dprobs(const mxa_backward_job *job, const space *s, const tile_rows *rows)
+static void dprobs(const mxa_backward_job *job, const space *s, const tile_rows *rows, int64_t keys)
 {
     const int64_t dims = job->problem->head_dim_v;
 
-    rows_times_keys(rows, s->ds, rows->dout_rows, job->sizes.row_units_v, s->v_lanes,
+    rows_times_keys(rows, s->ds, rows->dout_rows, job->sizes.row_units_v, s->v_lanes, keys,
                     units_of(dims), units_along_dims(dims));
 }
 
@@ -287,7 +293,8 @@ static void grads_of_keys(const tile_rows *rows, int keys, const unit *weights, 
         first[j] = begin;
         end[j] = past;
     }
-    for (int64_t d = 0; d < dims; d += WIDTH)
+    for (int64_t d = 0, width; d < dims; d += width) {
+        width = one_by_one ? NARROW : panel_width(dims - d);
         for (int j = 0; j < keys; j += height) {
             const int unit_first = first[j] / UNIT_DEPTH / MATRIX_UNITS * MATRIX_UNITS;
             float *c = grad + j * dims + d;
@@ -297,12 +304,13 @@ static void grads_of_keys(const tile_rows *rows, int keys, const unit *weights, 
             if (one_by_one)
                 product_seen(c, 1, weights + j, STEP, x + d, x_step, first[j], end[j]);
             else if (MATRIX_UNITS > 1)
-                product_rows(c, dims, 1, turned + j * KEY_STEP + unit_first, KEY_STEP,
+                product_rows((int)width, c, dims, 1, turned + j * KEY_STEP + unit_first, KEY_STEP,
                              x + unit_first * x_step + d, x_step, units_of(end[j]) - unit_first);
             else
-                product_columns(c, dims, 1, weights + unit_first * STEP + j, STEP,
+                product_columns((int)width, c, dims, 1, weights + unit_first * STEP + j, STEP,
                                 x + unit_first * x_step + d, x_step, units_of(end[j]) - unit_first);
         }
+    }
 }
 
 /* dQ += partial * 2^e, product and sum rounded to FP16. */
@@ -332,7 +340,8 @@ static void grads_of_rows(const mxa_backward_job *job, const space *s, const til
     if (keys->special && MATRIX_UNITS > 1)
         k_units = without_special(k_units, step, mxa_round_up(keys->count, MXA_BLOCK) / UNIT_DEPTH,
                                   dims, s->clean);
-    for (int64_t d = 0; d < dims; d += WIDTH)
+    for (int64_t d = 0, width; d < dims; d += width) {
+        width = one_by_one ? NARROW : panel_width(dims - d);
         for (int r = 0; r < count; r += height) {
             const unit *ds = s->ds_rows + r * (STEP / UNIT_DEPTH), *k = k_units + d;
             const int first = rows->low[r] / UNIT_DEPTH / MATRIX_UNITS * MATRIX_UNITS;
@@ -341,9 +350,10 @@ static void grads_of_rows(const mxa_backward_job *job, const space *s, const til
             if (one_by_one)
                 product_seen(c, !job->fp16, ds, 1, k, step, rows->low[r], rows->high[r]);
             else
-                product_rows(c, dims, !job->fp16, ds + first, STEP / UNIT_DEPTH, k + first * step,
-                             step, units_of(rows->high[r + TILE_M - 1]) - first);
+                product_rows((int)width, c, dims, !job->fp16, ds + first, STEP / UNIT_DEPTH,
+                             k + first * step, step, units_of(rows->high[r + TILE_M - 1]) - first);
         }
+    }
     if (keys->special && MATRIX_UNITS > 1)
         add_special(rows, 0, s->ds, s->k_units, step, keys->count, dq, dims);
     if (job->fp16)
@@ -432,6 +442,8 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
         const int64_t left = used_k - keys.first;
 
         keys.count = left < TILE_K ? (int)left : TILE_K;
+        const int64_t padded = mxa_round_up(keys.count, MXA_BLOCK);
+
         load(job, &s, &keys);
         for (int64_t head = first_head; head < first_head + job->group; head++)
             for (int64_t first = 0; first < used_q; first += TILE_Q) {
@@ -439,8 +451,8 @@ static void keys_task(void *arg, int64_t task, int32_t worker)
 
                 if (!open_rows(job, &mask, &keys, split, &rows))
                     continue;
-                scores(job, &s, &rows);
-                dprobs(job, &s, &rows);
+                scores(job, &s, &rows, padded);
+                dprobs(job, &s, &rows, padded);
                 dscores(job, &s, &rows, &keys);
                 grads(job, &s, &rows, &keys);
             }

@@ -1,9 +1,8 @@
 /* attention_backward_product_body.h: the register tiles of backward: c (+)= a * b, TILE_M rows or
- * one row high, WIDTH lanes wide.
+ * one row high, TILE_N vectors wide, or two.
  *
- * WHY two vectors where forward has three: what lies in lanes here are keys and head dimensions,
- * multiples of 32, which three vectors do not divide. On AVX2, with four rows, that is eight
- * sums, just enough to hide the latency of a fused multiply-add.
+ * WHY two widths where TILE_N is 3: what lies in lanes here are keys and head dimensions, multiples
+ * of 32, which three vectors do not divide: panel_width says how they are cut.
  * Included by attention_backward_body.h, after a vec_*.h.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -17,12 +16,18 @@
 #include <string.h>
 
 enum {
-    WIDTH_VECTORS = TILE_N == 3 ? 2 : TILE_N,
-    WIDTH = WIDTH_VECTORS * VEC_LANES,
+    NARROW = (TILE_N == 3 ? 2 : TILE_N) * VEC_LANES,
     LINE_UNITS = 64 / (int)sizeof(unit),
     LINE_TILES = TILE_M < LINE_UNITS ? LINE_UNITS / TILE_M : 1, /* whose columns share a line */
     ASK_UNITS = 32 / UNIT_DEPTH /* a tile asks for as much of the next one's a at a time */
 };
+
+/* Lanes of the next panel where `lanes` are left, a multiple of 32: TILE_N vectors as long as what
+ * then is left can be cut into such and narrow ones. */
+static inline int panel_width(int64_t lanes)
+{
+    return lanes >= TILE_LANES && lanes - TILE_LANES != VEC_LANES ? TILE_LANES : NARROW;
+}
 
 /* What the next tile reads of a, next to ASK_UNITS units of this one: a and b together are more
  * than the first cache holds. */
@@ -43,42 +48,43 @@ VEC_INLINE void product_ask(int columns, const unit *a, int64_t a_step)
         vec_prefetch(a + (TILE_M + i) * a_step + u);
 }
 
-VEC_INLINE void product_units(tile_sum sum, int m, int columns, const unit *a, int64_t a_step,
-                              const unit *b, int64_t b_step, int64_t units)
+VEC_INLINE void product_units(tile_sum sum, int m, int n, int columns, const unit *a,
+                              int64_t a_step, const unit *b, int64_t b_step, int64_t units)
 {
     if (columns)
-        tile_dot_columns(sum, m, 0, WIDTH_VECTORS, a, a_step, b, b_step, units);
+        tile_dot_columns(sum, m, 0, n, a, a_step, b, b_step, units);
     else
-        tile_dot_rows(sum, m, 0, WIDTH_VECTORS, a, a_step, b, b_step, units);
+        tile_dot_rows(sum, m, 0, n, a, a_step, b, b_step, units);
 }
 
 /* columns: 1 where the rows of c lie side by side in a, a_step from unit to unit; else a has rows
  * of units, a_step from one to the next. WHY c comes last: its lines arrive meanwhile. */
-VEC_INLINE void product(int m, int columns, float *c, int64_t c_row, int keep, const unit *a,
-                        int64_t a_step, const unit *b, int64_t b_step, int64_t units)
+VEC_INLINE void product(int m, int width, int columns, float *c, int64_t c_row, int keep,
+                        const unit *a, int64_t a_step, const unit *b, int64_t b_step, int64_t units)
 {
+    const int n = width / VEC_LANES;
     tile_sum sum;
 
     VEC_UNROLL
     for (int i = 0; i < m; i++) {
         VEC_UNROLL
-        for (int j = 0; j < WIDTH_VECTORS; j++)
+        for (int j = 0; j < n; j++)
             sum[i][j] = vec_set(0.0f);
         VEC_UNROLL
-        for (int l = 0; l < WIDTH; l += 64 / (int)sizeof(float))
+        for (int l = 0; l < width; l += 64 / (int)sizeof(float))
             vec_prefetch(c + i * c_row + l);
     }
     for (; m == TILE_M && units >= ASK_UNITS; units -= ASK_UNITS) {
         product_ask(columns, a, a_step);
-        product_units(sum, m, columns, a, a_step, b, b_step, ASK_UNITS);
+        product_units(sum, m, n, columns, a, a_step, b, b_step, ASK_UNITS);
         a += ASK_UNITS * (columns ? a_step : 1);
         b += ASK_UNITS * b_step;
     }
-    product_units(sum, m, columns, a, a_step, b, b_step, units);
+    product_units(sum, m, n, columns, a, a_step, b, b_step, units);
     VEC_UNROLL
     for (int i = 0; i < m; i++) {
         VEC_UNROLL
-        for (int j = 0; j < WIDTH_VECTORS; j++) {
+        for (int j = 0; j < n; j++) {
             float *out = c + i * c_row + j * VEC_LANES;
 
             vec_store(out, keep ? vec_add(vec_load(out), sum[i][j]) : sum[i][j]);
@@ -88,72 +94,90 @@ VEC_INLINE void product(int m, int columns, float *c, int64_t c_row, int keep, c
 
 /* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
  */
+#define DEFINE_PRODUCT(name, width, columns)                                                       \
+    static VEC_NOINLINE void name(float *c, int64_t c_row, int keep, const unit *a,                \
+                                  int64_t a_step, const unit *b, int64_t b_step, int64_t units)    \
+    {                                                                                              \
+        product(TILE_M, width, columns, c, c_row, keep, a, a_step, b, b_step, units);              \
+    }
 
 #if defined(VEC_MATRIX)
 /* Whole steps of a matrix product: what lies between is 0 in one of the operands. */
-static inline void product_rows(float *c, int64_t c_row, int keep, const unit *a, int64_t a_row,
-                                const unit *b, int64_t b_step, int64_t units)
+static inline void product_rows(int width, float *c, int64_t c_row, int keep, const unit *a,
+                                int64_t a_row, const unit *b, int64_t b_step, int64_t units)
 {
+    (void)width;
     matrix_product(c, c_row, keep, a, a_row, b, b_step, mxa_round_up(units, MATRIX_UNITS));
 }
 #else
-/* a: rows of units. */
-static VEC_NOINLINE void product_rows(float *c, int64_t c_row, int keep, const unit *a,
-                                      int64_t a_row, const unit *b, int64_t b_step, int64_t units)
-{
-    product(TILE_M, 0, c, c_row, keep, a, a_row, b, b_step, units);
-}
+DEFINE_PRODUCT(product_rows_wide, TILE_LANES, 0)
+DEFINE_PRODUCT(product_rows_narrow, NARROW, 0)
 
+/* a: rows of units. */
+static inline void product_rows(int width, float *c, int64_t c_row, int keep, const unit *a,
+                                int64_t a_row, const unit *b, int64_t b_step, int64_t units)
+{
+    if (width == TILE_LANES)
+        product_rows_wide(c, c_row, keep, a, a_row, b, b_step, units);
+    else
+        product_rows_narrow(c, c_row, keep, a, a_row, b, b_step, units);
+}
 #endif
 
+DEFINE_PRODUCT(product_columns_wide, TILE_LANES, 1)
+DEFINE_PRODUCT(product_columns_narrow, NARROW, 1)
+
 /* a: columns, the rows of c side by side. */
-static VEC_NOINLINE void product_columns(float *c, int64_t c_row, int keep, const unit *a,
-                                         int64_t a_step, const unit *b, int64_t b_step,
-                                         int64_t units)
+static inline void product_columns(int width, float *c, int64_t c_row, int keep, const unit *a,
+                                   int64_t a_step, const unit *b, int64_t b_step, int64_t units)
 {
-    product(TILE_M, 1, c, c_row, keep, a, a_step, b, b_step, units);
+    if (width == TILE_LANES)
+        product_columns_wide(c, c_row, keep, a, a_step, b, b_step, units);
+    else
+        product_columns_narrow(c, c_row, keep, a, a_step, b, b_step, units);
 }
 
 /* Adds one unit of a times those of its elements [first, end) of b that are in it to sum. */
-static void product_part(float sum[WIDTH], const unit *a, const unit *b, int first, int end)
+static void product_part(float sum[NARROW], const unit *a, const unit *b, int first, int end)
 {
-    uint32_t mask = 0, x[WIDTH];
-    unit part[WIDTH];
+    enum { N = NARROW / VEC_LANES };
+    uint32_t mask = 0, x[NARROW];
+    unit part[NARROW];
     tile_sum at;
 
     for (int e = first < 0 ? 0 : first; e < end && e < UNIT_DEPTH; e++)
         mask |= (uint32_t)0xffff << 16 * e;
     memcpy(x, b, sizeof(x));
-    for (int l = 0; l < WIDTH; l++)
+    for (int l = 0; l < NARROW; l++)
         x[l] &= mask;
     memcpy(part, x, sizeof(part));
     VEC_UNROLL
-    for (int j = 0; j < WIDTH_VECTORS; j++)
+    for (int j = 0; j < N; j++)
         at[0][j] = vec_load(sum + j * VEC_LANES);
-    tile_dot_unit(at, 1, 0, WIDTH_VECTORS, a, 0, part);
+    tile_dot_unit(at, 1, 0, N, a, 0, part);
     VEC_UNROLL
-    for (int j = 0; j < WIDTH_VECTORS; j++)
+    for (int j = 0; j < N; j++)
         vec_store(sum + j * VEC_LANES, at[0][j]);
 }
 
-/* One row of c, over elements [first, end) of the contracted axis and no others: where a unit is
- * seen in part, the rest of it is masked out of b. The bits are those of product, which adds a
- * whole sum to c. */
+/* One row of a narrow c, over elements [first, end) of the contracted axis and no others: where a
+ * unit is seen in part, the rest of it is masked out of b. The bits are those of product, which
+ * adds a whole sum to c. */
 static VEC_NOINLINE void product_seen(float *c, int keep, const unit *a, int64_t a_step,
                                       const unit *b, int64_t b_step, int first, int end)
 {
     const int past = (end + UNIT_DEPTH - 1) / UNIT_DEPTH;
-    float sum[WIDTH] = {0};
+    float sum[NARROW] = {0};
 
     if (UNIT_DEPTH == 1) {
-        product(1, 1, c, 0, keep, a + first * a_step, a_step, b + first * b_step, b_step,
+        product(1, NARROW, 1, c, 0, keep, a + first * a_step, a_step, b + first * b_step, b_step,
                 end - first);
         return;
     }
     for (int u = first / UNIT_DEPTH; u < past && first < end; u++)
         product_part(sum, a + u * a_step, b + u * b_step, first - u * UNIT_DEPTH,
                      end - u * UNIT_DEPTH);
-    for (int l = 0; l < WIDTH; l++)
+    for (int l = 0; l < NARROW; l++)
         c[l] = keep ? c[l] + sum[l] : sum[l];
 }
 
