@@ -100,7 +100,7 @@ static const forward_case cases[] = {
     {"long d64", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K},
     {"long d256", 1, 64, 8192, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K_D256},
+     .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_8K},
     {"long bf16", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .intermediates = BF16, .operands = MXATTN_E4M3, .to_model = MXT_CUDA_MODEL_BF16},
     {"long outliers", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_OUTLIER, 0,

@@ -170,10 +170,11 @@ MXA_DEVICE void forward_raise_f16(const uint32_t *s, forward_rows *rows, const u
 }
 
 /* P's code before it is cut out, and back; pairs. FP16 has the exponents of E4M3 times 2^-8, its
- * subnormals too: the code is the bits less seven of the fraction, here 8..15 of each half. Ties go
- * up in even columns and down in odd ones: half a unit more everywhere would lean by 3e-4. A NaN
+ * subnormals too: the code is the bits less seven of the fraction, here 8..15 of each half. A tie
+ * goes up: exp2 in FP16 gives the number below, so that what looks like one lies above it. WHY it
+ * matters: P that rounds to another code than the exact one is most of the forward's error. A NaN
  * may become a number; the row's sum has it. */
-#define FORWARD_HALF 0x003F0040u /* of an E4M3 unit, each column */
+#define FORWARD_HALF 0x00400040u /* of an E4M3 unit, each column */
 
 MXA_DEVICE uint32_t forward_code_f16(uint32_t p)
 {
