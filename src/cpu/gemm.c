@@ -1,7 +1,7 @@
 /* gemm.c: the GEMM that quantizes, on the CPU.
  *
  * Meaning: ref/gemm.c. Every operand is decoded once. First B goes into panels in workspace. Then
- * each task takes up to MXA_GEMM_ROWS rows of C, whole blocks of tokens, and some of its columns:
+ * each task takes up to kernel->rows rows of C, whole blocks of tokens, and some of its columns:
  * decodes its rows of A, and for one range of columns after the other multiplies (product), adds
  * the bias, activates, normalises, turns (epilogue), and stores or quantizes what lies in the
  * second cache (finish). C in FP32 never reaches memory.
@@ -106,21 +106,21 @@ static int needs_heads(const mxa_gemm_call *call)
 static sizes sizes_of(const mxa_gemm_call *call, const mxa_gemm_kernel *kernel)
 {
     const int64_t dims = call->c.shape[3], word = (int64_t)sizeof(float);
-    sizes s = {.parts = (call->k + MXA_GEMM_K - 1) / MXA_GEMM_K, .columns = COLUMNS};
+    sizes s = {.parts = (call->k + kernel->part - 1) / kernel->part, .columns = COLUMNS};
     if (needs_heads(call))
         s.columns = dims >= COLUMNS ? dims : COLUMNS / dims * dims;
     s.columns = smaller(s.columns, call->n);
     s.panels = mxa_round_up(call->n, MXA_BLOCK) / kernel->panel;
-    s.panel_bytes = (int64_t)MXA_GEMM_K / kernel->depth * kernel->panel * word;
-    s.part_bytes = (int64_t)MXA_GEMM_ROWS * MXA_GEMM_STRIDE / kernel->depth * word;
+    s.panel_bytes = (int64_t)kernel->part / kernel->depth * kernel->panel * word;
+    s.part_bytes = (int64_t)kernel->rows * kernel->stride / kernel->depth * word;
     s.c_row = mxa_round_up(s.columns + 2 * kernel->panel, 32) + MXA_GEMM_PAD;
     s.groups_most = call->m / (MXA_BLOCK / 2) + call->batch_c.batch + 2;
-    s.values_bytes = (int64_t)MXA_GEMM_K * (MXA_GEMM_ROWS + MXA_GEMM_PAD) * word;
+    s.values_bytes = (int64_t)kernel->part * (kernel->rows + MXA_GEMM_PAD) * word;
     if (s.values_bytes < MXA_BLOCK * s.c_row * word)
         s.values_bytes = MXA_BLOCK * s.c_row * word;
     s.values_bytes = mxa_round_up(s.values_bytes, ALIGNMENT);
     s.a_bytes = mxa_round_up(s.parts * s.part_bytes, ALIGNMENT);
-    s.c_bytes = mxa_round_up(MXA_GEMM_ROWS * s.c_row * word, ALIGNMENT);
+    s.c_bytes = mxa_round_up(kernel->rows * s.c_row * word, ALIGNMENT);
     return s;
 }
 
@@ -209,7 +209,7 @@ static void choose_tasks(gemm_job *job, int64_t workers, int64_t ranges)
 {
     enum { WAIT_SHARE = 8 };
     int64_t least = INT64_MAX;
-    for (int64_t rows = MXA_GEMM_ROWS; rows >= MXA_GEMM_ROWS / 2; rows -= MXA_BLOCK) {
+    for (int64_t rows = job->kernel->rows; rows >= MXA_GEMM_ROWS_LEAST; rows -= MXA_BLOCK) {
         for (int64_t columns = 1; columns <= ranges; columns++) {
             const int64_t task = cost_of(job, rows, over(ranges, columns), 1);
             const int64_t wait = workers > 1 ? task / WAIT_SHARE : 0;
@@ -245,7 +245,8 @@ static void make_groups(gemm_job *job)
 
 static int64_t part_length(const gemm_job *job, int64_t part)
 {
-    return smaller(MXA_GEMM_K, job->call->k - part * MXA_GEMM_K);
+    const int64_t most = job->kernel->part;
+    return smaller(most, job->call->k - part * most);
 }
 
 static char *scratch_of(const gemm_job *job, int32_t worker)
@@ -278,20 +279,22 @@ static void load_b(void *arg, int64_t task, int32_t worker)
     const int64_t step_bytes = job->kernel->panel * (int64_t)sizeof(float) / job->kernel->depth;
     float *values = (void *)scratch_of(job, worker);
     for (int64_t at = 0; at < end; at += PIECE_K) {
-        const int64_t k = part * MXA_GEMM_K + at, length = smaller(PIECE_K, end - at);
+        const int64_t k = part * job->kernel->part + at, length = smaller(PIECE_K, end - at);
         const int64_t padded = mxa_round_up(length, MXA_BLOCK);
         char *panel = panel_at(job, part, n) + at * step_bytes;
         mxa_gemm_codes codes;
-        ask_for_panels(job, panel, padded * step_bytes);
-        if (job->kernel->pack_b_codes && !call->transpose_b && count == MXA_BLOCK &&
-            mxa_gemm_codes_of(&job->b, n, k, length, &codes) &&
-            job->kernel->pack_b_codes(&codes, length, panel, job->size.panel_bytes))
+        const int by_codes = job->kernel->pack_b_codes && !call->transpose_b &&
+                             count == MXA_BLOCK && mxa_gemm_codes_of(&job->b, n, k, length, &codes);
+        if (!by_codes || job->kernel->depth > 1) /* with a depth of 1 codes ask as they go */
+            ask_for_panels(job, panel, padded * step_bytes);
+        if (by_codes && job->kernel->pack_b_codes(&codes, length, panel, job->size.panel_bytes))
             continue;
         if (call->transpose_b) {
             mxa_gemm_load(&job->b, k, length, padded, n, count, MXA_BLOCK, values, MXA_BLOCK);
             job->kernel->pack_b_columns(values, MXA_BLOCK, padded, panel, job->size.panel_bytes);
         } else {
-            mxa_gemm_load(&job->b, n, count, MXA_BLOCK, k, length, padded, values, MXA_GEMM_STRIDE);
+            mxa_gemm_load(&job->b, n, count, MXA_BLOCK, k, length, padded, values,
+                          job->kernel->stride);
             job->kernel->pack_b(values, padded, panel, job->size.panel_bytes);
         }
     }
@@ -309,18 +312,17 @@ static void load_rows(const gemm_job *job, const gemm_task *task, int64_t k, int
     /* Rows beyond the last are multiplied too, and their sums ignored: up to a tile. */
     const int64_t tiled = mxa_round_up(rows, kernel->tile);
     if (kernel->depth == 1) { /* values are units */
-        mxa_gemm_load(&job->a, row, rows, tiled, k, length, padded, (void *)units, MXA_GEMM_STRIDE);
+        mxa_gemm_load(&job->a, row, rows, tiled, k, length, padded, (void *)units, kernel->stride);
         return;
     }
     for (int64_t r = 0; r < rows; r += MXA_BLOCK) {
         const int64_t here = smaller(rows - r, MXA_BLOCK), all = smaller(tiled - r, MXA_BLOCK);
-        void *to = units + r * MXA_GEMM_STRIDE / kernel->depth * (int64_t)sizeof(float);
+        void *to = units + r * kernel->stride / kernel->depth * (int64_t)sizeof(float);
         mxa_gemm_codes codes;
         if (here == MXA_BLOCK && mxa_gemm_codes_of(&job->a, row + r, k, length, &codes) &&
             kernel->pack_a_codes(&codes, length, to))
             continue;
-        mxa_gemm_load(&job->a, row + r, here, all, k, length, padded, task->values,
-                      MXA_GEMM_STRIDE);
+        mxa_gemm_load(&job->a, row + r, here, all, k, length, padded, task->values, kernel->stride);
         kernel->pack_a(task->values, all, padded, to);
     }
 }
@@ -329,14 +331,13 @@ static void load_a(const gemm_job *job, const gemm_task *task)
 {
     const mxa_gemm_call *call = job->call;
     const int64_t row = task->group->row, rows = task->group->row_end - row;
-    const int64_t stride = MXA_GEMM_ROWS + MXA_GEMM_PAD;
+    const int64_t most = job->kernel->rows, stride = most + MXA_GEMM_PAD;
     for (int64_t part = 0; part < job->size.parts; part++) {
-        const int64_t k = part * MXA_GEMM_K, length = part_length(job, part);
+        const int64_t k = part * job->kernel->part, length = part_length(job, part);
         const int64_t padded = mxa_round_up(length, MXA_BLOCK);
         char *units = task->a + part * job->size.part_bytes;
         if (call->transpose_a) {
-            mxa_gemm_load(&job->a, k, length, padded, row, rows, MXA_GEMM_ROWS, task->values,
-                          stride);
+            mxa_gemm_load(&job->a, k, length, padded, row, rows, most, task->values, stride);
             job->kernel->pack_a_columns(task->values, stride, padded, units);
         } else {
             load_rows(job, task, k, length, units);

@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_amx.h"
 
-enum { GEMM_M = TILE_M, GEMM_N = 2, GEMM_RANGE_COST = 6 };
+enum { GEMM_M = TILE_M, GEMM_N = 2, GEMM_ROWS = 96, GEMM_PART = 256, GEMM_RANGE_COST = 6 };
 
 #include "cpu/gemm_body.h"

@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_avx512bf16.h"
 
-enum { GEMM_M = 8, GEMM_N = 2, GEMM_RANGE_COST = 60 };
+enum { GEMM_M = 8, GEMM_N = 2, GEMM_ROWS = 96, GEMM_PART = 256, GEMM_RANGE_COST = 60 };
 
 #include "cpu/gemm_body.h"

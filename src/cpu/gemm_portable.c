@@ -4,6 +4,6 @@
  */
 #include "cpu/vec_portable.h"
 
-enum { GEMM_M = 4, GEMM_N = 2, GEMM_RANGE_COST = 18 };
+enum { GEMM_M = 4, GEMM_N = 2, GEMM_ROWS = 96, GEMM_PART = 256, GEMM_RANGE_COST = 18 };
 
 #include "cpu/gemm_body.h"
