@@ -172,6 +172,7 @@ MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared sh
         if ((params->ahead || params->turns) && warpgroup == 0) {
             BACKWARD(clear_ahead)(params, TILE_AT(count));
         }
+        warp_sync(); /* WHY: a lane that has not seen the phase would never see it */
         if (BACKWARD_LANE == 0) {
             if (params->ahead || params->turns) {
                 BACKWARD(wait_cleared)(params, TILE_AT(count));
