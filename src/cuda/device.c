@@ -155,7 +155,7 @@ static const struct {
                                           "mxa_sm90_backward_e4m3_64x64_d256_softcap",
                                           MXA_BACKWARD_SHARED_WIDE},
     [MXA_KERNEL_BACKWARD_FINISH_D256] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d256",
-                                         4 * 64 * (128 + 4)},
+                                         0},
     [MXA_KERNEL_BACKWARD_ROWS_BF16_D64] = {"sm90/backward_rows", "mxa_sm90_backward_rows_bf16_d64",
                                            BACKWARD_ROWS_BYTES},
     [MXA_KERNEL_BACKWARD_ROWS_BF16_D128] = {"sm90/backward_rows",
@@ -179,10 +179,9 @@ static const struct {
     [MXA_KERNEL_BACKWARD_D128_SOFTCAP] = {"sm90/backward",
                                           "mxa_sm90_backward_e4m3_64x128_d128_softcap",
                                           MXA_BACKWARD_SHARED(128, 2)},
-    [MXA_KERNEL_BACKWARD_FINISH_D64] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d64",
-                                        4 * 64 * (64 + 4)},
+    [MXA_KERNEL_BACKWARD_FINISH_D64] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d64", 0},
     [MXA_KERNEL_BACKWARD_FINISH_D128] = {"sm90/backward_finish", "mxa_sm90_backward_finish_d128",
-                                         4 * 64 * (128 + 4)},
+                                         0},
     [MXA_KERNEL_BACKWARD_SINKS] = {"sm90/backward_finish", "mxa_sm90_backward_sinks", 4 * 256},
 };
 

@@ -10,6 +10,7 @@
 #include "cuda/dev/memory.h"
 #include "cuda/dev/tma.h"
 #include "cuda/dev/wgmma.h"
+#include "cuda/sm90/backward_columns.h"
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/backward_tile.h"
 

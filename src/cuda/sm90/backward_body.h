@@ -31,7 +31,7 @@
  *   K^T      W x [D][64]
  *   stages   STAGES x (Q [64][D], dO [64][D], dO^T [D][64], Q^T [D][64])
  *   dS       W x W x [64 queries][64 keys], bytes
- *   dQ       4W warps x 64 D bytes (FP16: 32 D): staging of dQ, then of dK and dV
+ *   dQ       4W warps x 64 D bytes (FP16: 32 D): staging of dQ
  *   records  STAGES x MXA_BACKWARD_RECORD
  *   steps    RING x BACKWARD_STEP_BYTES; tiles TILES x BACKWARD_TILE_BYTES
  *   barriers
@@ -212,12 +212,8 @@ MXA_DEVICE void BACKWARD(own_init)(mxa_shared shared, int warp, BACKWARD(own) * 
     hold_u32(&own->store);
 }
 
-/* Of dK, dV and dQ: dimensions of a warpgroup, the first of them, and where a warp stages them. */
-#define BACKWARD_WIDTH          BACKWARD_D
+/* Of dK, dV and dQ: the first dimension of a warpgroup. */
 #define BACKWARD_FIRST_DIM(own) 0
-#define BACKWARD_OWN_STAGING(params, own)                                                          \
-    (STAGING_AT((own)->warp >> 2) +                                                                \
-     (uint32_t)((own)->warp & 3) * ((params)->dq_f32 ? STAGING_BYTES : STAGING_BYTES / 2))
 /* Row of params->column_sums of the `h`th head of the group. */
 #define BACKWARD_SUMS_HEAD(params, own, kv_head, h)                                                \
     ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h))
@@ -468,7 +464,7 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
                                   BACKWARD(own) * own, BACKWARD(place) * place)
 {
     const mxa_u32x4 counts = dev_load_shared_u32x4(own->tile + BACKWARD_TILE_STEPS);
-    const int steps = (int)counts.x, warpgroup = own->warp >> 2;
+    const int steps = (int)counts.x;
     const mxa_shared keys =
         own->tile + BACKWARD_TILE_KEYS + 16 * (uint32_t)(own->warp / (MXA_BACKWARD_GROUP / 16));
     float dk[ACCUMULATORS], dv[ACCUMULATORS], dk_factor = 0.0f;
@@ -502,17 +498,11 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
         BACKWARD(steps)(params, shared, own, 0, steps, place, dk, dv);
     }
     BACKWARD(tell)(KT_EMPTY);
-    /* The writer has read what was staged last, before this warpgroup's next turn: that of the step
-     * before its own number. */
-    const BACKWARD(turn) turn = BACKWARD(turn_of)(place);
-    const int next = warpgroup == 0 ? WARPGROUPS - 1 : warpgroup - 1;
-    mbarrier_wait(DQ_EMPTY(warpgroup), turn.round ^ (next < turn.number) ^ 1);
     if (steps > 0) {
         dk_factor = dev_load_shared_f32(keys + 12);
     }
     BACKWARD(finish_keys)
-    (params, shared, own, dk_factor, dev_load_shared_f32(own->tile + BACKWARD_TILE_RANGE + 8), dk,
-     dv);
+    (params, own, dk_factor, dev_load_shared_f32(own->tile + BACKWARD_TILE_RANGE + 8), dk, dv);
 }
 
 MXA_KERNEL(BACKWARD_NAME, 128 * WARPGROUPS + 128, mxa_backward_params, parameters)

@@ -2,8 +2,8 @@
  *
  * queries: one CTA for 64 queries of a q head, and of up to 128 dimensions (y), 128 threads, one
  * for each lane of the four warps that made the tile: the sums lie in accumulator order, 16 bytes a
- * lane. They are turned to rows in shared memory, scaled and stored 8 elements a thread. sinks: one
- * CTA a q head, 256 threads: the sum over tiles, in a fixed order.
+ * lane, whose columns are eight dimensions in a row. sinks: one CTA a q head, 256 threads: the sum
+ * over tiles, in a fixed order.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,67 +11,67 @@
 #include "cuda/dev/cluster.h"
 #include "cuda/sm90/backward_place.h"
 
-/* Row of 8 * chunks floats, 4 more between rows: stores of a warp fall in 32 banks. */
-MXA_DEVICE mxa_shared finish_at(mxa_shared shared, int head_dim, int row, int d)
+/* 32 columns of a lane's two rows, 16 accumulators from `from` on. */
+MXA_DEVICE void read_sums(mxa_global from, int f32, uint32_t *w)
 {
-    return shared + 4 * (uint32_t)((head_dim + 4) * row + d);
-}
-
-/* One lane's 16 bytes, number i of its tile: accumulators r, r + 1 are row + 8*((r >> 1) & 1),
- * columns 8*(r >> 2) + column and the next. */
-MXA_DEVICE void place_sums(mxa_shared shared, int head_dim, int row, int column, int f32, int i,
-                           mxa_u32x4 v)
-{
-    const uint32_t w[4] = {v.x, v.y, v.z, v.w};
-    const int each = f32 ? 4 : 8;
     MXA_UNROLL
-    for (int j = 0; j < each; j += 2) {
-        const int r = each * i + j;
-        uint32_t a = f32 ? w[j % 4] : bits_f32(f32_from_f16_low(w[j / 2]));
-        uint32_t b = f32 ? w[j % 4 + 1] : bits_f32(f32_from_f16_high(w[j / 2]));
-        dev_store_shared_u32x2(
-            finish_at(shared, head_dim, row + 8 * (r >> 1 & 1), 8 * (r >> 2) + column), a, b);
+    for (int i = 0; i < (f32 ? 4 : 2); i++) {
+        const mxa_u32x4 v = dev_load_global_u32x4(from + 512 * (uint64_t)i);
+        w[4 * i] = v.x;
+        w[4 * i + 1] = v.y;
+        w[4 * i + 2] = v.z;
+        w[4 * i + 3] = v.w;
     }
 }
 
-/* The tile's sums to rows in shared memory, four loads in flight. */
-MXA_DEVICE void read_sums(const mxa_backward_prepare_params *params, mxa_shared shared, int f32,
-                          int head_dim, uint64_t block)
+/* Of them, those of row r times `factor`, to memory. */
+MXA_DEVICE void store_sums(mxa_global to, int type, int f32, int r, float factor, const uint32_t *w)
 {
-    const int warp = dev_thread() >> 5, lane = dev_thread() & 31;
-    const int row = 16 * warp + (lane >> 2), column = 2 * (lane & 3);
-    const int loads = head_dim / 2 / (f32 ? 4 : 8);
-    const mxa_global from =
-        params->dq + 512 * ((block * 4 + (uint64_t)warp) * (uint64_t)loads) + 16 * (uint64_t)lane;
+    float sums[16], x[8];
     MXA_UNROLL
-    for (int i = 0; i < loads; i += 4) {
-        mxa_u32x4 v[4];
-        MXA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            v[k] = dev_load_global_u32x4(from + 512 * (uint64_t)(i + k));
-        }
-        MXA_UNROLL
-        for (int k = 0; k < 4; k++) {
-            place_sums(shared, head_dim, row, column, f32, i + k, v[k]);
-        }
+    for (int j = 0; j < 8; j++) {
+        sums[2 * j] = f32 ? f32_bits(w[2 * j]) : f32_from_f16_low(w[j]);
+        sums[2 * j + 1] = f32 ? f32_bits(w[2 * j + 1]) : f32_from_f16_high(w[j]);
     }
+    backward_eight(sums, 0, r, x);
+    MXA_UNROLL
+    for (int j = 0; j < 8; j++) {
+        x[j] = mul_rn(x[j], factor);
+    }
+    backward_store_eight(to, type, x);
 }
 
-MXA_DEVICE void store_row(const mxa_backward_prepare_params *params, mxa_global at, const float *x)
+/* What one thread has of dQ. */
+typedef struct own_sums {
+    mxa_global from, to; /* sums; the first row's first dimension */
+    uint64_t step;       /* bytes to the eighth row further on */
+    int rows[2];         /* whether the sequence has them */
+    int dims;            /* from the thread's first on */
+    float factor;
+} own_sums;
+
+/* All of them, two blocks of columns at a time: eight loads in flight, or four. */
+MXA_DEVICE void finish_sums(const own_sums *own, int type, int f32, int head_dim)
 {
-    if (params->dq_type == MXA_GPU_F32) {
-        mxa_u32x4 a = {bits_f32(x[0]), bits_f32(x[1]), bits_f32(x[2]), bits_f32(x[3])};
-        mxa_u32x4 b = {bits_f32(x[4]), bits_f32(x[5]), bits_f32(x[6]), bits_f32(x[7])};
-        dev_store_global_u32x4(at, a);
-        dev_store_global_u32x4(at + 16, b);
-    } else if (params->dq_type == MXA_GPU_BF16) {
-        mxa_u32x4 a = {bf16x2_from_f32x2(x[0], x[1]), bf16x2_from_f32x2(x[2], x[3]),
-                       bf16x2_from_f32x2(x[4], x[5]), bf16x2_from_f32x2(x[6], x[7])};
-        dev_store_global_u32x4(at, a);
-    } else {
-        mxa_u32x4 a = {f16x2_from_f32x2(x[0], x[1]), f16x2_from_f32x2(x[2], x[3]),
-                       f16x2_from_f32x2(x[4], x[5]), f16x2_from_f32x2(x[6], x[7])};
-        dev_store_global_u32x4(at, a);
+    const uint64_t block_bytes = f32 ? 4 * 512 : 2 * 512;
+    MXA_UNROLL
+    for (int b = 0; b < head_dim / 32; b += 2) {
+        uint32_t w[2][16];
+        MXA_UNROLL
+        for (int k = 0; k < 2; k++) {
+            read_sums(own->from + (uint64_t)(b + k) * block_bytes, f32, w[k]);
+        }
+        MXA_UNROLL
+        for (int k = 0; k < 2; k++) {
+            MXA_UNROLL
+            for (int r = 0; r < 2; r++) {
+                if (own->rows[r] && 32 * (b + k) < own->dims) {
+                    const mxa_global to = own->to + (uint64_t)r * own->step +
+                                          (uint64_t)(32 * (b + k) * (type == MXA_GPU_F32 ? 4 : 2));
+                    store_sums(to, type, f32, r, own->factor, w[k]);
+                }
+            }
+        }
     }
 }
 
@@ -126,8 +126,6 @@ MXA_DEVICE int find_tile(const mxa_backward_prepare_params *params, load_place *
 /* head_dim: of one of the `parts` that the dimensions come in; heads are that many more. */
 MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int head_dim, int parts)
 {
-    const mxa_shared shared = dev_shared();
-    const int chunks = head_dim / 8;
     load_place place;
     int tile, head;
     if (!find_tile(params, &place, &tile, &head)) {
@@ -135,40 +133,31 @@ MXA_DEVICE void finish_queries(const mxa_backward_prepare_params *params, int he
     }
     const int part = head % parts;
     head /= parts;
+    const int warp = dev_thread() >> 5, lane = dev_thread() & 31, d = 8 * (lane & 3);
+    const int position = place.position + 16 * warp + (lane >> 2);
+    const int bytes = params->dq_type == MXA_GPU_F32 ? 4 : 2;
     const uint64_t whole = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)tile;
-    const uint64_t block = whole * (uint64_t)parts + (uint64_t)part;
-    if (params->dq_f32) {
-        read_sums(params, shared, 1, head_dim, block);
-    } else {
-        read_sums(params, shared, 0, head_dim, block);
-    }
+    const uint64_t block = (whole * (uint64_t)parts + (uint64_t)part) * 4 + (uint64_t)warp;
+    const int64_t index = place.outer * params->dq_batch +
+                          (place.first + (int64_t)position) * params->dq_token +
+                          head * params->dq_head + part * head_dim + d;
     const uint64_t pair = (uint64_t)(place.sequence * params->heads + head);
     const int log2 = dev_load_global_i32(params->dq_log2 + 4 * pair);
     /* In two steps: 2^-log2 alone may be beyond FP32. */
     const float half = backward_power(-(log2 / 2)), rest = backward_power(-(log2 - log2 / 2));
-    const float factor = mul_rn(mul_rn(params->scale, half), rest);
-    cta_sync();
-    const int bytes = params->dq_type == MXA_GPU_F32 ? 4 : 2;
-    const int d = dev_thread() % chunks * 8;
-    const int dims = params->head_dim - part * head_dim;
-    for (int row = dev_thread() / chunks; d < dims && row < MXA_BACKWARD_TILE_Q;
-         row += 128 / chunks) {
-        const int position = place.position + row;
-        float x[8];
-        if (position >= place.used) {
-            break;
-        }
-        mxa_u32x4 a = dev_load_shared_u32x4(finish_at(shared, head_dim, row, d));
-        mxa_u32x4 b = dev_load_shared_u32x4(finish_at(shared, head_dim, row, d + 4));
-        uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        MXA_UNROLL
-        for (int j = 0; j < 8; j++) {
-            x[j] = mul_rn(f32_bits(w[j]), factor);
-        }
-        const int64_t index = place.outer * params->dq_batch +
-                              (place.first + (int64_t)position) * params->dq_token +
-                              head * params->dq_head + part * head_dim + d;
-        store_row(params, params->dq_out + (uint64_t)(bytes * index), x);
+    const own_sums own = {
+        params->dq + block * (uint64_t)(16 * head_dim * (params->dq_f32 ? 4 : 2)) +
+            16 * (uint64_t)lane,
+        params->dq_out + (uint64_t)(bytes * index),
+        (uint64_t)(8 * bytes * params->dq_token),
+        {position < place.used, position + 8 < place.used},
+        params->head_dim - part * head_dim - d,
+        mul_rn(mul_rn(params->scale, half), rest),
+    };
+    if (params->dq_f32) {
+        finish_sums(&own, params->dq_type, 1, head_dim);
+    } else {
+        finish_sums(&own, params->dq_type, 0, head_dim);
     }
 }
 

@@ -71,10 +71,11 @@ typedef struct mxa_backward_key_record {
  *   q         E4M3 [head][q_row + s][D], of the forward's copies
  *   dout      E4M3 [head][64*tile + s][D]
  *   k, v      E4M3 [kv_head][k_row + s][D]
- *   q_t       E4M3 [head][tile][D][64]: transposed, tokens permuted in each 16 (slot 4c+b holds
- *   dout_t    token 8*(b>>1) + 2c + (b&1)), rows of 64 bytes swizzled as shared memory holds them
- *   k_t       E4M3 [kv_head][k_row/64][D][64]: slot 16w + 2g + h holds key 16w + g + 8h; rows of
- *             64 bytes, swizzled
+ *   q_t       E4M3 [head][tile][D][64]: transposed, dimensions as backward_dimension says, tokens
+ *   dout_t    permuted in each 16 (slot 4c+b holds token 8*(b>>1) + 2c + (b&1)), rows of 64 bytes
+ *             swizzled as shared memory holds them
+ *   k_t       E4M3 [kv_head][k_row/64][D][64]: dimensions and rows like these; slot 16w + 2g + h
+ *             holds key 16w + g + 8h
  *   dq        FP16 or FP32 [head][tile][half][warp 4][i][lane 32][16 bytes], accumulator order;
  *             halves of 128 dimensions where D = 256, and so `order`
  * What the payloads stand for: docs/kernels/hopper_backward.md. */

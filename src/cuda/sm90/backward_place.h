@@ -6,6 +6,7 @@
 #define MXA_CUDA_SM90_BACKWARD_PLACE_H
 
 #include "cuda/common/load.h"
+#include "cuda/sm90/backward_columns.h"
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/backward_prepare_params.h"
 
@@ -154,10 +155,11 @@ MXA_DEVICE mxa_shared backward_word(mxa_shared at, int words, int d, int word)
 #define BACKWARD_TURN_BYTES(words, dims) (4 * (((words) + 1) * (dims) + 2 * ((dims) / 32)))
 
 /* Unit `unit` (16 bytes) of a turned tile as the main kernel's shared memory holds it: blocks of 64
- * tokens, each [dims] rows of 64 bytes, swizzled. */
+ * tokens, each [dims] rows of 64 bytes, swizzled; row n is dimension backward_dimension(n). */
 MXA_DEVICE mxa_u32x4 backward_unit(mxa_shared at, int words, int dims, int unit)
 {
-    const int d = unit / 4 % dims, chunk = unit / (4 * dims) * 4 + ((unit ^ d >> 1) & 3);
+    const int row = unit / 4 % dims, d = backward_dimension(row);
+    const int chunk = unit / (4 * dims) * 4 + ((unit ^ row >> 1) & 3);
     mxa_u32x4 v;
     v.x = dev_load_shared_u32(backward_word(at, words, d, 4 * chunk));
     v.y = dev_load_shared_u32(backward_word(at, words, d, 4 * chunk + 1));

@@ -25,7 +25,7 @@
  *   K^T      [256][64]
  *   stages   STAGES x (Q 2 x [64][128], dO 2 x [64][128], dO^T [256][64], Q^T [256][64])
  *   dS       2 x [64 queries][64 keys], bytes; each warpgroup writes 32 queries
- *   dQ       8 warps x 4 KB: staging of dQ (FP32: half of it at a time), then of dK and dV
+ *   dQ       8 warps x 4 KB: staging of dQ (FP32: half of it at a time)
  *   records  STAGES x MXA_BACKWARD_RECORD
  *   steps    RING x BACKWARD_STEP_BYTES; tiles TILES x BACKWARD_TILE_BYTES
  *   barriers
@@ -98,10 +98,7 @@ typedef struct BACKWARD(own) {
     float sum[2];            /* of P over queries so far, where dO's copy is less a mean */
 } BACKWARD(own);
 
-#define BACKWARD_WIDTH          PART
 #define BACKWARD_FIRST_DIM(own) (PART * (own)->part)
-#define BACKWARD_OWN_STAGING(params, own)                                                          \
-    (STAGING_AT((own)->part) + (uint32_t)(own)->warp * STAGING_BYTES)
 /* WHY one for each part: each thread reads what it stored. */
 #define BACKWARD_SUMS_HEAD(params, own, kv_head, h)                                                \
     ((uint64_t)(kv_head) * (uint64_t)(params)->group + (uint64_t)(h) +                             \
@@ -257,7 +254,8 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
                                         const BACKWARD(own) * own, int step, float factor,
                                         const float *dq)
 {
-    const mxa_shared at = BACKWARD_OWN_STAGING(params, own) + 16 * (uint32_t)BACKWARD_LANE;
+    const mxa_shared at =
+        STAGING_AT(own->part) + (uint32_t)own->warp * STAGING_BYTES + 16 * (uint32_t)BACKWARD_LANE;
     BACKWARD(tell)(DS_EMPTY(step));
     mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, step, 0) ^ 1);
     if (params->dq_f32) {
@@ -363,14 +361,11 @@ MXA_DEVICE void BACKWARD(consume)(const mxa_backward_params *params, mxa_shared 
         BACKWARD(steps)(params, shared, own, 0, steps, count, place, dk, dv);
     }
     BACKWARD(tell)(KT_EMPTY);
-    /* The writer has read what was staged last. */
-    mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, place->step, 0) ^ 1);
     if (steps > 0) {
         dk_factor = dev_load_shared_f32(keys + 12);
     }
     BACKWARD(finish_keys)
-    (params, shared, own, dk_factor, dev_load_shared_f32(own->tile + BACKWARD_TILE_RANGE + 8), dk,
-     dv);
+    (params, own, dk_factor, dev_load_shared_f32(own->tile + BACKWARD_TILE_RANGE + 8), dk, dv);
 }
 
 MXA_DEVICE void BACKWARD(init)(mxa_shared shared)
