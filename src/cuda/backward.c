@@ -22,8 +22,6 @@
 
 #include <string.h>
 
-enum { COPY_THREADS = 2 };
-
 /* Everything one run needs to know. */
 typedef struct run {
     mxa_forward_run forward; /* of the copies; its batch has no list of query tiles' use here */
@@ -397,20 +395,24 @@ static mxattn_status clear(const run *r)
     return status;
 }
 
+static unsigned max_u(unsigned a, unsigned b)
+{
+    return a > b ? a : b;
+}
+
 /* What the main kernel reads. WHY what a jagged batch needs besides comes second: it reads nothing
  * that the first pass makes, and runs beside the end of it. */
 static mxattn_status prepare(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
-    const unsigned x = r->q_tiles > r->k_tiles ? r->q_tiles : r->k_tiles;
     const unsigned heads = (unsigned)(p->heads + p->kv_heads);
-    const unsigned threads = COPY_THREADS * (unsigned)mxa_backward_width(p);
+    const unsigned width = (unsigned)mxa_backward_width(p);
     const int bf16 = p->dout.dtype == MXATTN_BF16 && p->o.dtype == MXATTN_BF16;
     const mxa_kernel rows = mxa_backward_of_width(
         p, bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64, 1);
     /* The caller's kernels may be before it, which know nothing of an early start. */
-    mxattn_status status =
-        mxa_cuda_launch(r->device, rows, x, heads, threads, r->call->stream, &r->params);
+    mxattn_status status = mxa_cuda_launch(r->device, rows, max_u(r->q_tiles, r->k_tiles), heads,
+                                           2 * width, r->call->stream, &r->params);
     if (!status && r->forward.batch.sequences) {
         status = schedule(r);
         status = status ? status : clear(r);
@@ -420,7 +422,8 @@ static mxattn_status prepare(const run *r)
                         (unsigned)p->kv_heads, 256);
     }
     if (!status) {
-        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, x, heads, threads);
+        status = launch(r, MXA_KERNEL_BACKWARD_TILES_D64, max_u(r->q_tiles, 2 * r->k_tiles), heads,
+                        width);
     }
     return status;
 }

@@ -19,9 +19,9 @@ enum {
     PREPARE_VALUES_BYTES = 1056 + 4 * (33 * 256 + 16),
     BACKWARD_ROWS_BYTES = 512 + 18976,
     BACKWARD_FACTORS_BYTES = 256 + 4 * 1024,
-    BACKWARD_TILES_BYTES = 2 * 4 * (17 * 128 + 8),
+    BACKWARD_TILES_BYTES = 16 + 4 * (17 * 128 + 8),
     BACKWARD_ROWS_BYTES_D256 = 512 + 33856,
-    BACKWARD_TILES_BYTES_D256 = 2 * 4 * (17 * 256 + 16)
+    BACKWARD_TILES_BYTES_D256 = 16 + 4 * (17 * 256 + 16)
 };
 
 /* sm90/prepare_columns.h: the tile, `gap` words more for each of the lanes that share a token, and

@@ -436,7 +436,7 @@ MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared 
             columns[j] = i == 0 ? x[j] : add_rn(columns[j], x[j]);
         }
     }
-    turn(shared + AT_TURNED, 16, d, 8 * half + ((dev_thread() & 31) >> 2), 0x3210, codes);
+    turn(shared + AT_TURNED, 16, d, 8 * half + ((dev_thread() & 31) >> 2), 0x3210, 2, codes);
     sum_rows(shared, d / 32, half, sums);
     sum_columns(shared, head_dim, half, d, columns);
 }

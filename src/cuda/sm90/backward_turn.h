@@ -20,28 +20,14 @@ MXA_DEVICE uint32_t shift_factor(int exponent)
     return f16x2_from_f32(backward_power(exponent < -30 ? -1000 : exponent));
 }
 
-/* Eight codes of each of four rows of a private copy, `stride` bytes apart, zeros from row `end`
- * on. */
-MXA_DEVICE void read_codes(mxa_global at, int stride, const int *row, int end, uint32_t *x)
+/* Turns the thread's codes of four tokens, `each` words (a constant) of each, which have a word in
+ * the tile. `order`: which of the four comes first, second.. in that word. */
+MXA_DEVICE void turn(mxa_shared tile, int words, int d, int word, uint32_t order, int each,
+                     const uint32_t *x)
 {
     MXA_UNROLL
-    for (int t = 0; t < 4; t++) {
-        mxa_u32x2 v = {0, 0};
-        if (row[t] < end) {
-            v = dev_load_global_u32x2(at + (uint64_t)((int64_t)row[t] * stride));
-        }
-        x[2 * t] = v.x;
-        x[2 * t + 1] = v.y;
-    }
-}
-
-/* Turns the thread's eight codes of four tokens, which have a word in the tile. `order`: which of
- * the four comes first, second.. in that word. */
-MXA_DEVICE void turn(mxa_shared tile, int words, int d, int word, uint32_t order, const uint32_t *x)
-{
-    MXA_UNROLL
-    for (int w = 0; w < 2; w++) {
-        uint32_t four[4] = {x[w], x[2 + w], x[4 + w], x[6 + w]}, y[4];
+    for (int w = 0; w < each; w++) {
+        uint32_t four[4] = {x[w], x[each + w], x[2 * each + w], x[3 * each + w]}, y[4];
         backward_turn4(four, y);
         MXA_UNROLL
         for (int i = 0; i < 4; i++) {
