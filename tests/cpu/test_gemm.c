@@ -301,6 +301,57 @@ static void test_rows_alone(void)
     mxt_matrix_free(&one);
 }
 
+/* One code in each column of B: NaNs, and scales with which decoding is more than a multiplication;
+ * beside them columns that are as they were. */
+static void test_special_codes(void)
+{
+    enum { ROWS = 3, COLUMNS = 64, DEPTH = 128, CHUNKS = DEPTH / 32 };
+    static const uint8_t scales[] = {0x7F, 0x7F, 1, 9, 10, 0xF6, 0xF7, 0xFD, 0xFF};
+    const int absent[2] = {MXT_ABSENT, MXT_ABSENT}, linear[2] = {MXATTN_LINEAR, MXT_ABSENT};
+    mxt_matrix a, b, c[2];
+    mxattn_gemm_quantize_args args;
+    mxt_case("NaN codes and scales near either end");
+    mxt_matrix_make(&a, (mxattn_tags){.dtype = MXATTN_BF16}, absent, 2, (int64_t[]){ROWS, DEPTH}, 0,
+                    NULL);
+    mxt_matrix_make(&b, (mxattn_tags){.dtype = MXATTN_E4M3, .block = MXATTN_BLOCK_ROW}, linear, 2,
+                    (int64_t[]){COLUMNS, DEPTH}, 0, NULL);
+    for (int i = 0; i < 2; i++)
+        mxt_matrix_make(&c[i], (mxattn_tags){.dtype = MXATTN_F32}, absent, 2,
+                        (int64_t[]){ROWS, COLUMNS}, 0, NULL);
+    mxt_matrix_fill(&b, MXT_EXACT, 1, NULL);
+    for (int i = 0; i < ROWS * DEPTH; i++)
+        ((uint16_t *)a.t.data)[i] = 0x3F80;
+    mxattn_gemm_quantize_args_init(&args);
+    args.a = &a.t;
+    args.b = &b.t;
+    for (int special = 0; special < COLUMNS; special += 7) { /* the column whose code is a NaN */
+        uint8_t *codes = b.t.data, *scale = b.t.scales[MXATTN_HDIM].data;
+        memset(codes, 0, (size_t)COLUMNS * DEPTH);
+        memset(scale, 0x7F, (size_t)COLUMNS * CHUNKS);
+        for (int n = 0; n < COLUMNS; n++) {
+            const int k = n * 37 % DEPTH;
+            codes[n * DEPTH + k] = (uint8_t)(n == special ? 0xFF : 0x38 + n % 8);
+            if (special % 2)
+                scale[n * CHUNKS + k / 32] = scales[n % (int)sizeof scales];
+        }
+        args.c = &c[0].t;
+        run(args, 0, 1);
+        for (int i = 0; i < isa_count; i++) {
+            args.c = &c[1].t;
+            run(args, isas[i], 1);
+            for (int at = 0; at < ROWS * COLUMNS; at++) {
+                const float want = ((float *)c[0].t.data)[at], got = ((float *)c[1].t.data)[at];
+                CHECK(isnan(want) ? isnan(got) : want == got, "isa %x, column %d: %g, not %g",
+                      (unsigned)isas[i], at % COLUMNS, (double)got, (double)want);
+            }
+        }
+    }
+    mxt_matrix_free(&a);
+    mxt_matrix_free(&b);
+    mxt_matrix_free(&c[0]);
+    mxt_matrix_free(&c[1]);
+}
+
 int main(void)
 {
     isa_count = mxt_isas(isas);
@@ -315,5 +366,6 @@ int main(void)
     for (uint64_t seed = 1; seed <= 40; seed++)
         test_rounding(seed);
     test_rows_alone();
+    test_special_codes();
     return mxt_finish();
 }
