@@ -153,15 +153,16 @@ static void load_q(tile *t)
     for (int64_t lane = 0; lane < padded; lane += TILE_LANES) {
         const int64_t left = t->lanes - lane < TILE_LANES ? t->lanes - lane : TILE_LANES;
         const int64_t heads = left < group ? left : group;
+        const int64_t turned = vectors_of(left) * VEC_LANES;
 
-        if (left < TILE_LANES)
+        if (left < turned)
             memset(t->rows + left * t->dim_units, 0,
-                   (size_t)((TILE_LANES - left) * t->dim_units) * sizeof(unit));
+                   (size_t)((turned - left) * t->dim_units) * sizeof(unit));
         for (int64_t h = 0; h < heads; h++)
             load_q_rows(t, lane_head(t, lane + h), lane_row(t, lane + h),
                         (left - h + group - 1) / group, t->rows + h * t->dim_units,
                         group * t->dim_units);
-        for (int part = 0; part < vectors_of(left) * VEC_LANES; part += VEC_LANES)
+        for (int64_t part = 0; part < turned; part += VEC_LANES)
             units_transpose(t->rows + part * t->dim_units, t->dim_units, t->dim_units,
                             t->q + lane * t->dim_units + part, TILE_LANES);
     }
@@ -181,7 +182,6 @@ static void load_lanes(tile *t)
     const mxa_forward_job *job = t->job;
     const mxa_mask mask =
         mxa_mask_make(job->problem, job->sequences_q[t->b].used, job->sequences_k[t->b].used);
-
     const int64_t padded = mxa_round_up(t->lanes, TILE_LANES);
 
     for (int64_t lane = 0; lane < padded; lane++) {
@@ -448,7 +448,7 @@ static float finish_lane(const tile *t, int64_t lane, float *p_share)
 
     if (job->call->sink)
         sum += exp2((double)job->call->sink[head] * M_LOG2E - m);
-    if (sees || job->call->sink)
+    if ((sees || job->call->sink) && (lse->ndim || job->lse_wide))
         log_sum = sum == 0.0 && sees ? (double)NAN : (m + log2(sum)) * M_LN2;
     if (lse->ndim)
         ((float *)lse->data)[sequence->outer * lse->stride[0] + head * lse->stride[1] +
