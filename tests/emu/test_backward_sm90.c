@@ -288,6 +288,45 @@ static void beyond_half(int head_dim)
     mxt_attention_free(&plain);
 }
 
+/* One value of dO far beyond the others has a mean which is none of theirs: dV of that dimension,
+ * of keys that its row does not see, is as good as of the others. */
+static void outlier(void)
+{
+    enum { QUERIES = 100, D = 64, COLUMN = 7, FIRST = 32 };
+    const mxt_backward_case c = {.batch = 1,
+                                 .seqlen_q = QUERIES,
+                                 .seqlen_k = QUERIES,
+                                 .heads = 1,
+                                 .kv_heads = 1,
+                                 .head_dim = D,
+                                 .causal = 1,
+                                 .left = -1,
+                                 .right = -1,
+                                 .operands = MXATTN_F32};
+    const mxt_device_training given = mxt_backward_given(&c, MXATTN_BACKEND_EMU_SM90);
+    mxt_attention a, exact;
+    mxt_case("an outlier of dO");
+    mxt_backward_make(&a, &c, 8);
+    a.dout[10 * D + COLUMN] = 300.0f;
+    CHECK_STATUS(MXATTN_OK, mxt_attention_exact(&a, &exact, 1));
+    mxa_emu_session_clear();
+    mxa_emu_session_now()->options.seed = 1;
+    if (CHECK_STATUS(MXATTN_OK, mxt_device_backward(&a, &given))) {
+        double error = 0, sum = 0;
+        check_reports(1);
+        for (int64_t i = (int64_t)FIRST * D + COLUMN; i < (int64_t)QUERIES * D; i += D) {
+            const double off = (double)a.dv[i] - (double)exact.dv[i];
+            error += off * off;
+            sum += (double)exact.dv[i] * (double)exact.dv[i];
+        }
+        CHECK(sqrt(error / sum) < MXT_CUDA_OUTLIER, "dv of its column: relative RMS %.3e",
+              sqrt(error / sum));
+        (void)printf("    outlier: %.3e\n", sqrt(error / sum));
+    }
+    mxt_attention_free(&exact);
+    mxt_attention_free(&a);
+}
+
 /* Other signs in every fifth code of a payload. */
 static void turn_signs(mxattn_tensor *tensor, int64_t count)
 {
@@ -458,6 +497,9 @@ int main(int argc, char **argv)
         beyond_half(64);
         beyond_half(128);
         beyond_half(256);
+    }
+    if (argc < 2 || strcmp(argv[1], "outlier") == 0) {
+        outlier();
     }
     if (argc < 2 || strcmp(argv[1], "partners") == 0) {
         partners();

@@ -108,6 +108,10 @@
 #define MXT_CUDA_LEAN_SIGNED 1.0e-2
 #define MXT_CUDA_LEAN_FLOOR  7.0e-3
 
+/* --- dV of a column in which one row of dO is an outlier: what N(0, 1) costs (contract: 4.5 to
+ * 5.4e-2), of 68 sums. Less a mean that the outlier has it was 1.0e-1. */
+#define MXT_CUDA_OUTLIER 8.0e-2
+
 /* --- Its LSE, natural units: FP16 scores of |x| < 2^7 are off by at most 2^-5 in log2 units, a
  * row's sum by far less; wider logits carry the accumulator's 13 fraction bits. Beside an outlier
  * 2^10 larger (MXT_LONG_TAIL) the fold drops bits of q and k: 4.1e-2 seen. */

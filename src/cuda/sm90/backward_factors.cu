@@ -14,6 +14,9 @@ MXA_STATIC_ASSERT(AT_REDUCE + 4 * 8 * (FACTOR_THREADS / 32) <= AT_SUMS, "maxima 
 #define MEAN_LEAST                                                                                 \
     0.125f /* of the deviation: what the accumulator's bias makes of less is noise                 \
             */
+#define MEAN_VALUES                                                                                \
+    32.0f /* largest values of dO that the sum is more than: as few rows of it have a mean that is \
+             none of the others' */
 
 /* Largest of each of `count` x, at most 8, of the CTA; all threads. */
 MXA_DEVICE void cta_max_all(mxa_shared shared, int count, int *x)
@@ -114,10 +117,10 @@ MXA_DEVICE void sum_columns(const mxa_backward_prepare_params *params, mxa_share
     cta_sync();
 }
 
-/* The mean of dO of one q head; returns the largest |mean|. */
+/* The mean of dO of one q head, whose largest value is `largest`; returns the largest |mean|. */
 MXA_DEVICE float find_mean(const mxa_backward_prepare_params *params, mxa_shared shared,
                            int head_dim, const backward_extent *extent, int rows, int sequence,
-                           int head, float squares)
+                           int head, float squares, float largest)
 {
     const int d = dev_thread(), slices = FACTOR_THREADS * 4 / head_dim;
     float mean = 0.0f;
@@ -129,8 +132,9 @@ MXA_DEVICE float find_mean(const mxa_backward_prepare_params *params, mxa_shared
         }
         const float count = (float)rows;
         const float deviation = sqrt_rn(squares / (count * (float)params->head_dim_v));
+        const int is_few = !(fold_abs(mean) > mul_rn(MEAN_VALUES, largest));
         mean = mean / count;
-        if (!(fold_abs(mean) > mul_rn(MEAN_LEAST, deviation)) ||
+        if (is_few || !(fold_abs(mean) > mul_rn(MEAN_LEAST, deviation)) ||
             bits_f32(fold_abs(mean)) >= NOT_FINITE) {
             mean = 0.0f;
         }
@@ -242,17 +246,21 @@ MXA_DEVICE void read_head(const mxa_backward_prepare_params *params, mxa_shared 
 {
     const uint64_t first =
         2 * ((uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)extent->tile);
-    float squares = 0.0f, bound = 0.0f;
+    float squares = 0.0f, bound = 0.0f, largest = 0.0f;
     MXA_NO_UNROLL
     for (int g = dev_thread(); g < 2 * extent->tiles; g += FACTOR_THREADS) {
         query_group group;
         read_query_group(params, first + (uint64_t)g, &group);
         squares = add_rn(squares, group.squares);
+        largest = max_f32(largest, group.dout_most);
         bound = max_f32(bound, fma_rn(group.dout_norm, add_rn(f->v_norm, f->o_norm), group.dlse));
     }
     squares = cta_sum(shared, squares);
-    bound = mul_rn(cta_max_f32(shared, bound), k_most);
-    const float mean = find_mean(params, shared, head_dim, extent, rows, sequence, head, squares);
+    int most[2] = {order_f32(bound), order_f32(largest)};
+    cta_max_all(shared, 2, most);
+    bound = mul_rn(ordered_f32(most[0]), k_most);
+    const float mean = find_mean(params, shared, head_dim, extent, rows, sequence, head, squares,
+                                 ordered_f32(most[1]));
     int dout_most = -1000, dout_low = -1000, q_most = -1000;
     MXA_NO_UNROLL
     for (int g = dev_thread(); g < 2 * extent->tiles; g += FACTOR_THREADS) {
