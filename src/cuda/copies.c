@@ -74,7 +74,7 @@ mxa_copies mxa_copies_lay_out(const mxattn_attention_problem *p, const mxa_forwa
     l.tile_count = take(&at, 4);
     l.status = take(&at, 4);
     l.partial = take(&at, l.k_rows / MXA_PREPARE_CHUNK * p->kv_heads * p->head_dim_v * 4);
-    l.partial_magnitude = take(&at, l.k_rows / MXA_PREPARE_CHUNK * p->kv_heads * p->head_dim_v * 4);
+    l.partial_norm = take(&at, l.k_rows / MXA_PREPARE_CHUNK * p->kv_heads * p->head_dim_v * 4);
     l.bytes = at;
     return l;
 }
@@ -219,7 +219,7 @@ static mxattn_status prepare_params(const mxa_forward_run *r, mxa_prepare_all_pa
     if (r->v_has_mean) {
         params->v.mean = r->base + (uint64_t)r->at.mean;
         params->v.partial = r->base + (uint64_t)r->at.partial;
-        params->v.partial_magnitude = r->base + (uint64_t)r->at.partial_magnitude;
+        params->v.partial_norm = r->base + (uint64_t)r->at.partial_norm;
     }
     if (r->form->kind == MXA_FORM_BF16) {
         params->v.scale = params->k.scale;

@@ -19,7 +19,7 @@ typedef struct mxa_copies {
     int64_t zeroed; /* the next ones: cleared before preparation */
     int64_t mean, q_norm, k_norm, top, wide, taken, sums_made, values_made, leaning, zeroed_end;
     int64_t sequences, tiles, tile_count, status;
-    int64_t partial, partial_magnitude;
+    int64_t partial, partial_norm;
     int64_t bytes;
     int64_t q_rows, k_rows;
     int64_t tiles_most;

@@ -32,7 +32,8 @@ typedef struct forward_case {
     double signed_error;   /* the mean one, likewise */
     int beside_cpu;        /* held to the CPU backend's error, with E4M3 there too */
     float jump;  /* all queries and one late key share a direction: logits jump by 12 times this */
-    double lean; /* every column of v has |sum| / sum of magnitudes * keys of this */
+    double lean; /* every column of v has |mean| / root of the mean square * keys of this */
+    float outlier; /* of v, all of one key; held to are the rows that do not see it */
 } forward_case;
 
 #define AUTO MXATTN_INTERMEDIATES_AUTO
@@ -135,18 +136,30 @@ static const forward_case cases[] = {
     {"longest mean 1 mxfp8", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1,
      .operands = MXATTN_E4M3, .to_truth = MXT_CUDA_MEAN_1_PUBLIC,
      .signed_error = MXT_CUDA_MEAN_1_PUBLIC},
-    {"leaning, one sign", 1, 64, 640, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 4,
-     .operands = MXATTN_E4M3, .lean = 640, .signed_error = MXT_CUDA_LEAN_SIGNED},
+    {"leaning, one sign", 1, 64, 512, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 4,
+     .operands = MXATTN_E4M3, .lean = 496, .signed_error = MXT_CUDA_LEAN_SIGNED},
+    {"leaning 1k", 1, 64, 1024, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_E4M3, .lean = 500, .signed_error = MXT_CUDA_LEAN_SIGNED},
+    {"leaning 1k wide", 1, 64, 1024, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .lean = 250, .signed_error = MXT_CUDA_LEAN_SIGNED},
     {"leaning 4k", 1, 64, 4096, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3, .lean = 625, .signed_error = MXT_CUDA_LEAN_SIGNED},
+     .operands = MXATTN_E4M3, .lean = 500, .signed_error = MXT_CUDA_LEAN_SIGNED},
     {"leaning", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3, .lean = 780, .signed_error = MXT_CUDA_LEAN_SIGNED},
+     .operands = MXATTN_E4M3, .lean = 625, .signed_error = MXT_CUDA_LEAN_SIGNED},
     {"leaning wide", 1, 64, 8192, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_BF16, .lean = 560, .signed_error = MXT_CUDA_LEAN_SIGNED},
+     .operands = MXATTN_BF16, .lean = 625, .signed_error = MXT_CUDA_LEAN_SIGNED},
     {"leaning 64k", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_E4M3, .lean = 780, .signed_error = MXT_CUDA_LEAN_SIGNED},
+     .operands = MXATTN_E4M3, .lean = 625, .signed_error = MXT_CUDA_LEAN_SIGNED},
     {"leaning 64k wide", 1, 64, 65536, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
-     .operands = MXATTN_BF16, .lean = 780, .signed_error = MXT_CUDA_LEAN_SIGNED},
+     .operands = MXATTN_BF16, .lean = 625, .signed_error = MXT_CUDA_LEAN_SIGNED},
+    {"outlier", 1, 128, 128, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .outlier = 300},
+    {"outlier d64", 1, 300, 300, 2, 1, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_BF16, .outlier = -300},
+    {"outlier f16", 1, 128, 128, 1, 1, 128, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F16, .outlier = 300},
+    {"outlier d96", 1, 300, 300, 1, 1, 96, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
+     .operands = MXATTN_F32, .outlier = 300},
     {"v of mean 1", 1, 2048, 2048, 1, 1, 128, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 1, .jump = 0},
     {"long d64 wide", 1, 64, 8192, 1, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0,
      .operands = MXATTN_BF16, .beside_cpu = 1},
@@ -195,9 +208,16 @@ static double cpu_error(mxt_attention *a, const mxt_attention *exact)
     return mxt_error_f32(a->o, exact->o, mxt_size_o(a)).relative_rms;
 }
 
+/* Among the last 32, so that its group has none of the rows that are held to. */
+static int64_t outlier_key(const mxt_attention *a)
+{
+    return (a->seqlen_k - 1) / 32 * 32;
+}
+
 static void compare(mxt_attention *a, const mxt_device_options *given, const forward_case *c)
 {
-    const int64_t n = mxt_size_o(a), rows = mxt_size_lse(a);
+    const int64_t rows = mxt_size_lse(a), row = a->problem.heads * c->head_dim;
+    const int64_t n = c->outlier != 0 ? row * outlier_key(a) : mxt_size_o(a);
     float *model = malloc((size_t)n * 4), *model_lse = malloc((size_t)rows * 4);
     mxt_attention exact;
     CHECK_STATUS(MXATTN_OK, mxt_attention_exact(a, &exact, 0));
@@ -347,19 +367,21 @@ static void add_jump(mxt_attention *a, float jump)
     }
 }
 
-/* Every column of v gets a mean by which it leans as far as asked; the magnitudes hardly change. */
+/* Every column of v gets a mean by which it leans as far as asked; its squares hardly change. */
 static void add_lean(mxt_attention *a, double lean)
 {
     const int64_t columns = a->problem.head_dim * a->problem.kv_heads;
     const int64_t keys = mxt_size_v(a) / columns;
     for (int64_t column = 0; column < columns; column++) {
         for (int turn = 0; turn < 3; turn++) {
-            double sum = 0, magnitudes = 0;
+            double sum = 0, squares = 0;
             for (int64_t i = 0; i < keys; i++) {
-                sum += (double)a->v[i * columns + column];
-                magnitudes += fabs((double)a->v[i * columns + column]);
+                const double x = (double)a->v[i * columns + column];
+                sum += x;
+                squares += x * x;
             }
-            const double more = (lean * magnitudes / (double)keys - sum) / (double)keys;
+            const double wanted = lean / (double)keys * sqrt(squares / (double)keys);
+            const double more = wanted - sum / (double)keys;
             for (int64_t i = 0; i < keys; i++) {
                 a->v[i * columns + column] += (float)more;
             }
@@ -421,6 +443,10 @@ int main(int argc, char **argv)
         }
         if (c->lean != 0) {
             add_lean(&a, c->lean);
+        }
+        if (c->outlier != 0) {
+            const int64_t columns = c->kv_heads * c->head_dim;
+            mxt_set(a.v + outlier_key(&a) * columns, columns, c->outlier);
         }
         const mxt_device_options given = device_options(&a, i, c->operands);
         (void)printf("    operands %s, o %s%s\n", mxa_dtype_name(given.operands),

@@ -25,6 +25,7 @@ typedef struct prepare_case {
     mxattn_scale_layout layout; /* of its scales */
     float lean;                 /* added to v */
     int moved;                  /* whose values it is added to, and 2 to every third */
+    int outliers;               /* tokens of v that are all 3,072, one of 128 */
 } prepare_case;
 
 enum { ALL, NONE, FIRST }; /* heads */
@@ -58,6 +59,9 @@ static const prepare_case cases[] = {
     {"level jagged", 3, 0, 0, 1, 1, 128, cu_q, cu_k, ROW, 0, MXATTN_LINEAR, 0, NONE},
     {"one head leans", 1, 40, 1100, 2, 2, 256, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 8, FIRST},
     {"mxfp8 one head leans", 1, 40, 900, 2, 2, 256, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 8, FIRST},
+    {"outliers d64", 1, 70, 300, 2, 2, 64, NULL, NULL, ROW, 0, MXATTN_LINEAR, 0, NONE, 2},
+    {"outlier d128", 2, 32, 128, 1, 1, 128, NULL, NULL, SQUARE, 0, MXATTN_LINEAR, 0, NONE, 1},
+    {"mxfp8 outliers", 1, 32, 900, 1, 1, 128, NULL, NULL, SQUARE, 1, MXATTN_LINEAR, 0, NONE, 7},
 };
 /* clang-format on */
 
@@ -200,6 +204,10 @@ static void run(const prepare_case *c)
     for (int64_t i = 0; i < mxt_size_v(&a); i++) {
         if (moved(c, i / c->head_dim % c->kv_heads)) {
             a.v[i] += c->lean + (i % 3 ? 0.0f : 2.0f); /* a mean that is not 0 */
+        }
+        const int64_t token = i / (c->kv_heads * c->head_dim);
+        if (token % 128 == 5 && token / 128 < c->outliers) {
+            a.v[i] = 3072.0f;
         }
     }
     unsigned char *once = prepare(&a, c, MXATTN_BF16, c->is_mxfp8 ? 3 : 0, &at);

@@ -10,11 +10,13 @@
 enum {
     MXA_PREPARE_GROUP = 32,
     MXA_PREPARE_CHUNK = 128,
-    /* v is centred where |sum| / sum of magnitudes * keys is more, the second where there are more
-     * than `LONG` keys; a wide one of fewer than 16,384 from less on (sm90/prepare_values.h). */
-    MXA_PREPARE_SLANT = 640,
-    MXA_PREPARE_SLANT_LONG = 800,
-    MXA_PREPARE_LONG = 4096
+    /* v is centred where |mean| / root of the mean square * keys is more, the second where there
+     * are more than `LONG` keys; a wide one already where |sum| is as many norms
+     * (sm90/prepare_values.h). */
+    MXA_PREPARE_SLANT = 512,
+    MXA_PREPARE_SLANT_LONG = 640,
+    MXA_PREPARE_LONG = 4096,
+    MXA_PREPARE_NORMS = 8
 };
 
 /* One operand. Layouts of the outputs: sm90/forward_params.h. */
@@ -33,7 +35,7 @@ typedef struct mxa_prepare_params {
                           * the first pass */
     mxa_global mean;     /* v: FP32 [sequence][head][D], or 0 */
     mxa_global partial;  /* v: FP32 [row/128][head][D] column sums of v, then of its copy, or 0 */
-    mxa_global partial_magnitude; /* v: the same of its magnitudes, first pass */
+    mxa_global partial_norm; /* v: the same of the roots of sums of squares, first pass */
 } mxa_prepare_params;
 
 /* A group whose values are all zero, or not all finite. */

@@ -201,7 +201,8 @@ MXA_DEVICE float sum_columns(mxa_shared shared, int width, const float *x)
     return total;
 }
 
-/* Column sums of 128 tokens of v, and of its magnitudes where they are wanted. */
+/* Column sums of 128 tokens of v, and their norms. WHY in units of the largest value so far: no
+ * square is beyond FP32. */
 MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared, int width,
                              int head)
 {
@@ -210,19 +211,28 @@ MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared
     const int d = dev_thread() % chunks * 8, row = dev_thread() / chunks;
     load_place place;
     load_find(&params->batch, 1, dev_block_x() * MXA_PREPARE_CHUNK, &place);
-    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, magnitude[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    MXA_UNROLL
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0}, squares[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    int unit = -126;
+    MXA_NO_UNROLL
     for (int i = 0; i < 4; i++) {
         int first = place.position + 32 * i + row;
         int position[4] = {first, first + 8, first + 16, first + 24};
         float x[32];
         load_rows(&params->from, type, &place, position, head, d, dims, x);
+        const uint32_t top = reduce_max(shared, largest(x, 32), 1, 0, width / 32);
+        const int more = (top < NOT_FINITE ? fold_exponent(top, 1) : unit) - unit;
+        const float less =
+            more > 0 ? load_power((uint32_t)(127 - (more < 127 ? more : 127))) : 1.0f;
+        unit += more > 0 ? more : 0;
         MXA_UNROLL
         for (int j = 0; j < 8; j++) {
+            squares[j] = mul_rn(mul_rn(squares[j], less), less);
             sum[j] = add_rn(sum[j], add_rn(add_rn(x[j], x[8 + j]), add_rn(x[16 + j], x[24 + j])));
-            magnitude[j] =
-                add_rn(magnitude[j], add_rn(add_rn(fold_abs(x[j]), fold_abs(x[8 + j])),
-                                            add_rn(fold_abs(x[16 + j]), fold_abs(x[24 + j]))));
+            MXA_UNROLL
+            for (int t = j; t < 32; t += 8) {
+                const float y = mul_rn(x[t], inverse_power(unit));
+                squares[j] = fma_rn(y, y, squares[j]);
+            }
         }
     }
     const uint64_t at =
@@ -231,9 +241,10 @@ MXA_DEVICE void prepare_sums(const mxa_prepare_params *params, mxa_shared shared
     if (dev_thread() < dims) {
         dev_store_global_f32(params->partial + at, total);
     }
-    total = sum_columns(shared, width, magnitude);
+    total = sum_columns(shared, width, squares);
     if (dev_thread() < dims) {
-        dev_store_global_f32(params->partial_magnitude + at, total);
+        dev_store_global_f32(params->partial_norm + at,
+                             mul_rn(sqrt_rn(total), load_power((uint32_t)(127 + unit))));
     }
 }
 
@@ -280,7 +291,7 @@ MXA_KERNEL_SMALL(mxa_sm90_prepare_mean, 256, mxa_prepare_params, parameters)
     mxa_global to = params->mean + 4 * (uint64_t)((sequence * params->heads + head) * dims + d);
     if (params->top) {
         mean = column_correction(dev_load_global_f32(to), mean);
-    } else if (!column_leans(sum, sum_chunks(params->partial_magnitude + at, chunks, step), used,
+    } else if (!column_leans(sum, norm_chunks(params->partial_norm + at, chunks, step),
                              column_limit(used, params->from.type <= MXA_GPU_BF16))) {
         mean = 0.0f;
     }

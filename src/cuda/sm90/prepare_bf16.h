@@ -21,7 +21,7 @@ MXA_DEVICE void widen_pair(uint32_t pair, float *x)
 }
 
 /* A group of v into the tile, turned, less its means where the copy is `centred`; else the sums of
- * the lane's columns, of values and of magnitudes, in units of the group's exponent. WHY FP16: a
+ * the lane's columns, of values and of squares, in units of the group's exponent. WHY FP16: a
  * group's are at most 32 * 448, and they only decide whether a column leans and what is taken from
  * it. WHY one fused step: scaled by a power of two, the difference is rounded as it is unscaled, or
  * so small that E4M3 holds it as 0. */
@@ -32,7 +32,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int centred, const
     const int quads = group_lanes(s) / 4;
     MXA_UNROLL
     for (int n = 0; n < 4; n++) { /* dims 2n and 2n + 1 of 8 */
-        uint32_t sum = 0, magnitude = 0, low[BF16_QUADS], high[BF16_QUADS];
+        uint32_t sum = 0, squares = 0, low[BF16_QUADS], high[BF16_QUADS];
         float mean[2] = {0, 0};
         if (centred) {
             mean_pair(means, 2 * n, mean);
@@ -54,8 +54,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int centred, const
                 x[2 * t] = mul_rn(x[2 * t], inverse);
                 x[2 * t + 1] = mul_rn(x[2 * t + 1], inverse);
                 const uint32_t h = f16x2_from_f32x2(x[2 * t], x[2 * t + 1]);
-                sum = add_f16x2(sum, h);
-                magnitude = add_abs_f16x2(magnitude, h);
+                add_to_sums(h, &sum, &squares);
             }
             low[k] = e4m3x4_from_f32(x[0], x[2], x[4], x[6]);
             high[k] = e4m3x4_from_f32(x[1], x[3], x[5], x[7]);
@@ -67,7 +66,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int centred, const
         tile_store(s, tile + 256 * (uint32_t)n, low);
         tile_store(s, tile + 256 * (uint32_t)n + 128, high);
         if (!centred) {
-            sums_of_pair(s, sums, n, sum, magnitude);
+            sums_of_pair(s, sums, n, sum, squares);
         }
     }
 }

@@ -64,7 +64,7 @@ MXA_DEVICE void rows_group(const mxa_prepare_params *p, mxa_shared shared, group
     rows_note(p, shared, &g, s, head, group, exponent, finite, most);
 }
 
-/* A group of v into the tile, turned; the sums of the lane's columns, of values and of magnitudes,
+/* A group of v into the tile, turned; the sums of the lane's columns, of values and of squares,
  * in units of the group's exponent. WHY FP16: a group's are at most 32 * 448, and they only decide
  * whether a column leans and what is taken from it. */
 MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int square, int with_sums,
@@ -79,7 +79,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int square, int wi
     }
     MXA_UNROLL
     for (int n = 0; n < 4; n++) { /* dims 4n.. of 16 */
-        uint32_t sum[2] = {0, 0}, magnitude[2] = {0, 0}, w[4][CODES_LOADS / 4];
+        uint32_t sum[2] = {0, 0}, squares[2] = {0, 0}, w[4][CODES_LOADS / 4];
         MXA_UNROLL
         for (int i = 0; i < loads; i++) {
             hold_u32(&raw[4 * i + n]); /* nothing of them before: registers */
@@ -93,8 +93,7 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int square, int wi
                 codes_widen(raw[4 * (i + t) + n], factor[i + t], h);
                 MXA_UNROLL
                 for (int m = 0; m < 2; m++) {
-                    sum[m] = add_f16x2(sum[m], h[m]);
-                    magnitude[m] = add_abs_f16x2(magnitude[m], h[m]);
+                    add_to_sums(h[m], &sum[m], &squares[m]);
                 }
                 turned[t] = e4m3x4_from_f16x2(h[0], h[1]);
             }
@@ -109,8 +108,8 @@ MXA_DEVICE void values_fold(mxa_shared shared, group_shape s, int square, int wi
             tile_store(s, tile + 128 * (uint32_t)(4 * n + m), w[m]);
         }
         if (with_sums) {
-            sums_of_pair(s, sums, 2 * n, sum[0], magnitude[0]);
-            sums_of_pair(s, sums, 2 * n + 1, sum[1], magnitude[1]);
+            sums_of_pair(s, sums, 2 * n, sum[0], squares[0]);
+            sums_of_pair(s, sums, 2 * n + 1, sum[1], squares[1]);
         }
     }
 }

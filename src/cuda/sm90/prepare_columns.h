@@ -44,7 +44,7 @@ MXA_DEVICE void tile_store(group_shape s, mxa_shared at, const uint32_t *w)
 }
 
 /* Word n of the sums of a source, two rows of a warp's lanes: pairs of columns, of values, then of
- * magnitudes; pair n of a lane lies `columns` words from its pair n - 1. WHY words more: stores of
+ * squares; pair n of a lane lies `columns` words from its pair n - 1. WHY words more: stores of
  * a warp fall in 32 banks. */
 MXA_DEVICE mxa_shared sums_word(mxa_shared shared, group_shape s, int source, int n)
 {
@@ -59,7 +59,7 @@ MXA_DEVICE int sums_sources(group_shape s)
 }
 
 /* Where an even row of lanes stores the sums of values of its first pair and of the next row's, and
- * that one those of magnitudes. */
+ * that one those of squares. */
 MXA_DEVICE mxa_shared sums_of_lane(mxa_shared shared, group_shape s)
 {
     const int row = group_lane() / group_lanes(s);
@@ -68,14 +68,24 @@ MXA_DEVICE mxa_shared sums_of_lane(mxa_shared shared, group_shape s)
            4 * (uint32_t)group_column(s);
 }
 
-/* Pair n of the lane's columns: its sums of values and of magnitudes. */
+/* Two columns' values are added to a lane's sums, as 1/16 of them. WHY: 32 squares of 448 are
+ * beyond FP16. */
+#define SUMS_OF 16.0f
+MXA_DEVICE void add_to_sums(uint32_t h, uint32_t *sum, uint32_t *squares)
+{
+    h = mul_f16x2(h, 0x2C002C00u);
+    *sum = add_f16x2(*sum, h);
+    *squares = fma_f16x2(h, h, *squares);
+}
+
+/* Pair n of the lane's columns: its sums of values and of squares. */
 MXA_DEVICE void sums_of_pair(group_shape s, mxa_shared of_lane, int n, uint32_t sum,
-                             uint32_t magnitude)
+                             uint32_t squares)
 {
     const int lanes = group_lanes(s), odd = group_lane() & lanes;
-    const uint32_t theirs = shuffle_xor_u32(odd ? sum : magnitude, lanes);
+    const uint32_t theirs = shuffle_xor_u32(odd ? sum : squares, lanes);
     dev_store_shared_u32(of_lane + 4 * (uint32_t)(s.dims / s.each * n),
-                         add_f16x2(odd ? magnitude : sum, theirs));
+                         add_f16x2(odd ? squares : sum, theirs));
 }
 
 /* Where the means of the lane's dims lie. WHY not in registers: each is wanted twice, far apart. */
@@ -164,22 +174,26 @@ MXA_DEVICE void tile_write(const mxa_prepare_params *p, mxa_shared shared, group
     }
 }
 
-/* Where pair n of the sums of 128 tokens lies: of values, then of magnitudes, each in the order in
- * which sums_word has them. */
+/* Where pair n of the sums of 128 tokens lies: of values, then norms, each in the order in which
+ * sums_word has them. */
 MXA_DEVICE mxa_global sums_at(const mxa_prepare_params *p, int dims, int head, int item, int n)
 {
     const uint64_t at = 4 * ((uint64_t)item * (uint64_t)p->heads + (uint64_t)head) * (uint64_t)dims;
     return n < dims / 2 ? p->partial + at + 8 * (uint64_t)n
-                        : p->partial_magnitude + at + 8 * (uint64_t)(n - dims / 2);
+                        : p->partial_norm + at + 8 * (uint64_t)(n - dims / 2);
 }
 
-/* The sums of the lanes to global memory. */
+/* The sums of the lanes to global memory; of squares the root, which is in range as values are. */
 MXA_DEVICE void sums_store(const mxa_prepare_params *p, mxa_shared shared, group_shape s, int head,
                            int item)
 {
     const int each = sums_sources(s);
     MXA_NO_UNROLL
     for (int n = dev_thread(); n < s.dims; n += group_threads(s)) {
+        const int is_square = n >= s.dims / 2;
+        const mxa_u32x4 powers = dev_load_shared_u32x4(shared + AT_SCALES);
+        const uint32_t most = max_u32(max_u32(powers.x, powers.y), max_u32(powers.z, powers.w));
+        const float unit = most ? inverse_power((int)(most >> 23) - 127) : 0.0f;
         float low = 0.0f, high = 0.0f;
         MXA_UNROLL
         for (int g = 0; g < 4; g++) {
@@ -188,11 +202,20 @@ MXA_DEVICE void sums_store(const mxa_prepare_params *p, mxa_shared shared, group
             for (int i = 0; i < each; i++) {
                 sum = add_f16x2(sum, dev_load_shared_u32(sums_word(shared, s, each * g + i, n)));
             }
-            const float power = dev_load_shared_f32(shared + AT_SCALES + 4 * (uint32_t)g);
+            float power = dev_load_shared_f32(shared + AT_SCALES + 4 * (uint32_t)g);
+            if (is_square) {
+                power = mul_rn(power, unit);
+                power = mul_rn(power, power);
+            }
             low = fma_rn(f32_from_f16_low(sum), power, low);
             high = fma_rn(f32_from_f16_high(sum), power, high);
         }
-        dev_store_global_u32x2(sums_at(p, s.dims, head, item, n), bits_f32(low), bits_f32(high));
+        if (is_square) {
+            low = mul_rn(sqrt_rn(low), f32_bits(most));
+            high = mul_rn(sqrt_rn(high), f32_bits(most));
+        }
+        dev_store_global_u32x2(sums_at(p, s.dims, head, item, n), bits_f32(mul_rn(low, SUMS_OF)),
+                               bits_f32(mul_rn(high, SUMS_OF)));
     }
 }
 
@@ -204,27 +227,29 @@ MXA_DEVICE void means_find(const mxa_prepare_all_params *all, mxa_shared shared,
 {
     const mxa_prepare_params *p = &all->v;
     const int dims = s.dims, threads = group_threads(s), columns = dims / s.each;
-    const mxa_shared sums = shared + AT_TILE, magnitudes = sums + 4 * (uint32_t)dims;
+    const mxa_shared sums = shared + AT_TILE, squares = sums + 4 * (uint32_t)dims;
     const int first = item - (int)dev_load_shared_u32(shared + AT_PAIR + 4);
     const int used = (int)dev_load_shared_u32(shared + AT_PAIR + 8);
+    const uint32_t pair = dev_load_shared_u32(shared + AT_PAIR);
+    const uint32_t top = dev_load_global_u32(p->top + 4 * (uint64_t)pair);
+    const int exponent = top ? (int)top - 1024 : 0;
     int leans = 0;
     MXA_NO_UNROLL
-    for (int i = 0; i < 2; i++) { /* sums, magnitudes: each as many words as there are dims */
+    for (int i = 0; i < 2; i++) { /* sums, norms: each as many words as there are dims */
         const uint64_t step = 4 * (uint64_t)dims * (uint64_t)p->heads;
         sum_all_chunks(sums + 4 * (uint32_t)(i * dims), sums_word(shared, s, 0, 0),
                        sums_at(p, dims, head, first, i * dims / 2), dims, threads,
-                       (used + MXA_PREPARE_CHUNK - 1) / MXA_PREPARE_CHUNK, step,
-                       dims == 64 ? 4 : 8);
+                       (used + MXA_PREPARE_CHUNK - 1) / MXA_PREPARE_CHUNK, step, dims == 64 ? 4 : 8,
+                       i ? inverse_power(exponent) : 0.0f);
     }
-    const uint32_t pair = dev_load_shared_u32(shared + AT_PAIR);
     const float limit = column_limit(used, p->from.type <= MXA_GPU_BF16);
     MXA_NO_UNROLL
     for (int n = dev_thread(); n < dims; n += threads) {
         const int d = s.each * (n / 2 % columns) + 2 * (n / 2 / columns) + n % 2;
         const float sum = dev_load_shared_f32(sums + 4 * (uint32_t)n);
-        const int is_one =
-            column_leans(sum, dev_load_shared_f32(magnitudes + 4 * (uint32_t)n), used, limit);
-        const float mean = is_one ? column_mean(sum, used) : 0.0f;
+        const float norm = mul_rn(sqrt_rn(dev_load_shared_f32(squares + 4 * (uint32_t)n)),
+                                  load_power((uint32_t)(127 + exponent)));
+        const float mean = column_leans(sum, norm, limit) ? column_mean(sum, used) : 0.0f;
         leans |= mean != 0.0f;
         dev_store_global_f32(p->mean + 4 * (uint64_t)(pair * (uint32_t)dims + (uint32_t)d), mean);
     }
@@ -279,7 +304,7 @@ MXA_DEVICE void means_correct(const mxa_prepare_params *p, mxa_shared shared, gr
     const uint64_t row = 4 * (uint64_t)s.dims, step = row * (uint64_t)p->heads;
     sum_all_chunks(shared + AT_TILE, sums_word(shared, s, 0, 0),
                    p->partial + (uint64_t)first * step + row * (uint64_t)head, s.dims,
-                   group_threads(s), chunks, step, 8);
+                   group_threads(s), chunks, step, 8, 0.0f);
     MXA_NO_UNROLL
     for (int d = dev_thread(); d < s.dims; d += group_threads(s)) {
         const mxa_global to = p->mean + row * (uint64_t)pair + 4 * (uint64_t)d;

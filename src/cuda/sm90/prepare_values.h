@@ -32,12 +32,29 @@ MXA_DEVICE float sum_chunks(mxa_global at, int count, uint64_t step)
     return sum;
 }
 
+/* Root of the sum of squares of `count` numbers that are not negative. WHY the largest first: in
+ * units of it no square is beyond FP32. */
+MXA_DEVICE float norm_chunks(mxa_global at, int count, uint64_t step)
+{
+    float most = 0.0f, sum = 0.0f;
+    for (int i = 0; i < count; i++) {
+        most = max_f32(most, dev_load_global_f32(at + (uint64_t)i * step));
+    }
+    const int exponent = fold_exponent(bits_f32(most), 1);
+    for (int i = 0; i < count; i++) {
+        const float x =
+            mul_rn(dev_load_global_f32(at + (uint64_t)i * step), inverse_power(exponent));
+        sum = fma_rn(x, x, sum);
+    }
+    return mul_rn(sqrt_rn(sum), load_power((uint32_t)(127 + exponent)));
+}
+
 /* Sums of `dims` columns over `chunks` rows of floats, `step` bytes apart, in a fixed order, to
  * shared memory, where they are seen by thread d % threads: it wrote them. The whole CTA of
  * `threads`, a multiple of dims/4. scratch: 16 bytes a thread. `flight` loads of a thread are on
- * their way at once, a constant of at most 8. */
+ * their way at once, a constant of at most 8. unit: 0, or of squares of `unit` times them. */
 MXA_DEVICE void sum_all_chunks(mxa_shared to, mxa_shared scratch, mxa_global at, int dims,
-                               int threads, int chunks, uint64_t step, int flight)
+                               int threads, int chunks, uint64_t step, int flight, float unit)
 {
     const int quads = dims / 4, parts = threads / quads, thread = dev_thread_again();
     const int part = thread / quads;
@@ -54,10 +71,12 @@ MXA_DEVICE void sum_all_chunks(mxa_shared to, mxa_shared scratch, mxa_global at,
         MXA_UNROLL
         for (int j = 0; j < flight; j++) {
             const int there = i + j * parts < chunks;
-            sum[0] = add_rn(sum[0], there ? f32_bits(v[j].x) : 0.0f);
-            sum[1] = add_rn(sum[1], there ? f32_bits(v[j].y) : 0.0f);
-            sum[2] = add_rn(sum[2], there ? f32_bits(v[j].z) : 0.0f);
-            sum[3] = add_rn(sum[3], there ? f32_bits(v[j].w) : 0.0f);
+            const uint32_t w[4] = {v[j].x, v[j].y, v[j].z, v[j].w};
+            MXA_UNROLL
+            for (int m = 0; m < 4; m++) {
+                const float x = there ? f32_bits(w[m]) : 0.0f, y = mul_rn(x, unit);
+                sum[m] = unit != 0.0f ? fma_rn(y, y, sum[m]) : add_rn(sum[m], x);
+            }
         }
     }
     const mxa_u32x4 words = {bits_f32(sum[0]), bits_f32(sum[1]), bits_f32(sum[2]),
@@ -94,23 +113,24 @@ MXA_DEVICE float column_mean(float sum, int used)
     return (bits_f32(mean) & 0x7FFFFFFFu) >= NOT_FINITE ? 0.0f : mean;
 }
 
-/* Limit of |sum| / sum of magnitudes * keys above which a column leans, and is centred: the
- * accumulator's bias is in proportion to it, 0.9% of O at 640 keys of one sign, 0.8% at 800 of
- * more than 4,096 keys, whose signs are mixed. WHY not lower: that number of N(0, 1) data is
- * 1.25 * sqrt(keys) deviations. Where it is passed the copy is made twice, and at 512 one column in
- * 700 passed it by chance at 16,384 keys; an MXFP8 v is rounded again, too. A wide one, which is
- * not, is centred from five deviations on. */
+/* A column leans, and is centred, where |sum| is more than as many times its norm, the root of its
+ * sum of squares: for N(0, 1) data these are deviations. The accumulator's bias is in proportion to
+ * |mean| / mean magnitude * keys, 0.7% of O at 512 keys of one sign, 0.8% at 640 of a norm.
+ * WHY by the norm: a few tokens far beyond the others have a mean too, and it is none of theirs; k
+ * of them are a sum of at most sqrt(k) norms, however large. WHY not lower: where it is passed the
+ * copy is made twice, a value's error is in proportion to its distance from the mean, and an MXFP8
+ * v is rounded again. A wide one, which is not, is centred from eight norms on, at 64 keys or fewer
+ * never. */
 MXA_DEVICE float column_limit(int used, int is_wide)
 {
-    const float most =
-        (float)(used > MXA_PREPARE_LONG ? MXA_PREPARE_SLANT_LONG : MXA_PREPARE_SLANT);
-    const float five = mul_rn(6.25f, sqrt_rn((float)used));
-    return is_wide && five < most ? five : most;
+    const int slant = used > MXA_PREPARE_LONG ? MXA_PREPARE_SLANT_LONG : MXA_PREPARE_SLANT;
+    const float limit = (float)slant / sqrt_rn((float)used);
+    return is_wide && limit > (float)MXA_PREPARE_NORMS ? (float)MXA_PREPARE_NORMS : limit;
 }
 
-MXA_DEVICE int column_leans(float sum, float magnitude, int used, float limit)
+MXA_DEVICE int column_leans(float sum, float norm, float limit)
 {
-    return mul_rn(fold_abs(sum), (float)used) > mul_rn(magnitude, limit);
+    return fold_abs(sum) > mul_rn(norm, limit);
 }
 
 /* What the epilogue adds for a column whose copy is without `taken`, given the copy's own mean.
