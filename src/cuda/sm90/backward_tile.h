@@ -151,13 +151,16 @@ MXA_DEVICE void backward_tile_write_factors(const mxa_backward_params *params, m
                               (uint64_t)(params->heads / params->group) +
                           dev_load_shared_u32(at + BACKWARD_TILE_PLACE);
     const mxa_global used = params->mean_used + 4 * pair * (uint64_t)params->group;
-    uint32_t means = dev_load_global_u32(params->far + 4 * pair) ? BACKWARD_TILE_FAR : 0;
+    /* WHY all before any is looked at: one latency of memory, not three. */
+    const uint32_t far = dev_load_global_u32(params->far + 4 * pair);
+    const uint32_t factor = dev_load_global_u32(params->dv_factor + 4 * pair);
+    uint32_t means = dev_load_global_u32(used);
     MXA_NO_UNROLL
-    for (int h = 0; h < params->group; h++) {
+    for (int h = 1; h < params->group; h++) {
         means |= dev_load_global_u32(used + 4 * (uint64_t)h);
     }
-    dev_store_shared_u32x2(at + BACKWARD_TILE_RANGE + 8,
-                           dev_load_global_u32(params->dv_factor + 4 * pair), means);
+    dev_store_shared_u32x2(at + BACKWARD_TILE_RANGE + 8, factor,
+                           far ? means | BACKWARD_TILE_FAR : means);
 }
 
 /* BACKWARD_MASKED unless all 64 queries of step `j` see all `tile_k` keys. */
@@ -189,13 +192,16 @@ MXA_DEVICE void backward_step_write(const mxa_backward_params *params, int tile_
     int query = j * MXA_BACKWARD_TILE_Q, first = (int)counts.y, low = 0;
     uint64_t pair = (uint64_t)((int)counts.w * params->heads + q_head);
     uint64_t block = (uint64_t)(q_head * params->q_tiles + (int)queries.y + j);
-    if (dev_load_shared_u32(at + BACKWARD_TILE_RANGE + 12) & BACKWARD_TILE_FAR) {
+    const uint32_t rare = dev_load_shared_u32(at + BACKWARD_TILE_RANGE + 12);
+    if (rare & BACKWARD_TILE_FAR) {
         flags |= dev_load_global_u32(params->q_records + block * MXA_BACKWARD_RECORDS +
                                      MXA_BACKWARD_RECORD_FAR)
                      ? BACKWARD_FAR
                      : 0;
     }
-    flags |= dev_load_global_u32(params->mean_used + 4 * pair) ? BACKWARD_MEAN : 0;
+    if (rare & ~BACKWARD_TILE_FAR) {
+        flags |= dev_load_global_u32(params->mean_used + 4 * pair) ? BACKWARD_MEAN : 0;
+    }
     flags |= j == (int)dev_load_shared_u32(at + BACKWARD_TILE_RANGE) ? BACKWARD_LAST : 0;
     flags |= backward_min((int)queries.z - query, MXA_BACKWARD_TILE_Q) * BACKWARD_QUERIES;
     if (params->window_left >= 0) {
