@@ -46,8 +46,8 @@ static const mxt_backward_case cases[] = {
     {"cleared ahead, group", 3, 70, 200, 2, 1, 64, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32},
     {"cleared ahead, causal", 1, 40, 40, 18, 18, 64, 1, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .dq_reduce = MXATTN_DQ_REDUCE_FP32},
     {"d256", 1, 129, 257, 1, 1, 256, 0, 0, -1, -1, 0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_BF16, .dout = MXATTN_BF16, .o = MXATTN_BF16, .gradients = MXATTN_BF16},
-    {"d192 group", 1, 200, 200, 2, 1, 192, 1, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 1, .operands = MXATTN_F32, .dq_reduce = MXATTN_DQ_REDUCE_FP32, .prepared = 1},
-    {"d256 softcap", 1, 66, 130, 1, 1, 256, 0, 0, 40, 20, 3.0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32},
+    {"d192 group", 1, 200, 200, 2, 1, 192, 1, 0, -1, -1, 0, 1, 1, MXT_GAUSSIAN, 1, .operands = MXATTN_F32, .dq_reduce = MXATTN_DQ_REDUCE_FP32, .prepared = 1, .deterministic = 1},
+    {"d256 softcap", 1, 66, 130, 1, 1, 256, 0, 0, 40, 20, 3.0, 0, 0, MXT_GAUSSIAN, 0, .operands = MXATTN_F32, .deterministic = 1},
 };
 /* clang-format on */
 

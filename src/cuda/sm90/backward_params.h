@@ -26,7 +26,7 @@ enum {
     ((448 * (w) + 768) * (d) + 4096 * (w) * (w) + 32 * (w) + 2528 + ((d) == 128 ? 0 : 1008))
 
 /* The same of head dims beyond 128, whose two warpgroups share 64 keys. */
-enum { MXA_BACKWARD_SHARED_WIDE = 224208 };
+enum { MXA_BACKWARD_SHARED_WIDE = 224224 };
 
 /* A query tile's record. M and D are FP32 of its 64 queries, sorted for threads that hold columns
  * 8*j + 2*c + e: float 2*j + e of row c (144 bytes from row to row: no bank is hit twice). In the
@@ -77,7 +77,8 @@ typedef struct mxa_backward_key_record {
  *   k_t       E4M3 [kv_head][k_row/64][D][64]: dimensions and rows like these; slot 16w + 2g + h
  *             holds key 16w + g + 8h
  *   dq        FP16 or FP32 [head][tile][half][warp 4][i][lane 32][16 bytes], accumulator order;
- *             halves of 128 dimensions where D = 256, and so `order`
+ *             halves of 128 dimensions where D = 256, and so `order`, of whose two words sums in
+ *             FP16 use the first
  * What the payloads stand for: docs/kernels/hopper_backward.md. */
 typedef struct mxa_backward_params {
     mxa_device_map q_map, dout_map, k_map, v_map;

@@ -18,7 +18,7 @@
  * Roles                       warps    registers
  *   consumers (128 dims each) 0..7     240
  *   producer (one thread)     8        24
- *   writers (a thread each)   9, 10    24; one for each consumer
+ *   writers (a thread each)   9, 10    24; one for each consumer, or every other step
  *
  * Shared memory (from a multiple of 1024)
  *   K, V     2 x [64][128] each
@@ -40,8 +40,8 @@
  *   kt_empty     8          a lane of each consumer warp      producer         1
  *   ds_full[2]   8          a lane of each consumer warp      consumers        0
  *   ds_empty[2]  8          a lane of each consumer warp      consumers        1
- *   dq_full[2]   4          a lane of each warp of a consumer its writer       0
- *   dq_empty[2]  1          a writer                          its consumer     1
+ *   dq_full[2x2] 4          a lane of each warp of a consumer a writer         0
+ *   dq_empty[2]  1          a writer                          a consumer       1
  *
  * Order of a step: issue S and dP; P; dS; dQ of the step before; dV and dK; dS to shared memory; dQ
  * to its staging.
@@ -74,13 +74,13 @@
 #define AT_STEPS     (AT_RECORDS + STAGES * MXA_BACKWARD_RECORD)
 #define AT_TILES     (AT_STEPS + RING * BACKWARD_STEP_BYTES)
 #define AT_BARRIERS  (AT_TILES + TILES * BACKWARD_TILE_BYTES)
-#define AT_END       (AT_BARRIERS + 8 * (2 * STAGES + 12))
+#define AT_END       (AT_BARRIERS + 8 * (2 * STAGES + 14))
 #define SHARED_BYTES (AT_END + 1008)
 
 #define DS_FULL(i)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 4 + ((i)&1)))
 #define DS_EMPTY(i)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 6 + ((i)&1)))
-#define DQ_FULL(w)    (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 8 + (w)))
-#define DQ_EMPTY(w)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 10 + (w)))
+#define DQ_FULL(i, w) (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 8 + 2 * ((i)&1) + (w)))
+#define DQ_EMPTY(w)   (shared + AT_BARRIERS + 8 * (uint32_t)(2 * STAGES + 12 + (w)))
 #define DS_AT(i)      (shared + AT_DS + (uint32_t)((i)&1) * DS_BYTES)
 #define STAGING_AT(w) (shared + AT_STAGING + (uint32_t)(w) * (4 * STAGING_BYTES))
 
@@ -218,7 +218,8 @@ MXA_DEVICE void BACKWARD(store_dscores)(mxa_shared shared, const BACKWARD(own) *
     BACKWARD(tell)(DS_FULL(step));
 }
 
-/* Parity of dq_full and dq_empty for `piece` of a step's dQ: FP16 has one a step, FP32 two. */
+/* Parity of a barrier of dQ for `piece` of the `step`th dQ that it is for: FP16 has one, FP32 two.
+ */
 MXA_DEVICE uint32_t BACKWARD(dq_parity)(const mxa_backward_params *params, int step, int piece)
 {
     return params->dq_f32 ? (uint32_t)piece : (uint32_t)step & 1;
@@ -260,13 +261,13 @@ MXA_DEVICE void BACKWARD(stage_queries)(const mxa_backward_params *params, mxa_s
     mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, step, 0) ^ 1);
     if (params->dq_f32) {
         BACKWARD(stage_f32)(at, factor, dq);
-        BACKWARD(tell)(DQ_FULL(own->part));
+        BACKWARD(tell)(DQ_FULL(step, own->part));
         mbarrier_wait(DQ_EMPTY(own->part), BACKWARD(dq_parity)(params, step, 1) ^ 1);
         BACKWARD(stage_f32)(at, factor, dq + ACCUMULATORS / 2);
     } else {
         BACKWARD(stage_f16)(at, factor, dq);
     }
-    BACKWARD(tell)(DQ_FULL(own->part));
+    BACKWARD(tell)(DQ_FULL(step, own->part));
 }
 
 /* All steps of one tile: this warpgroup's half of dK and dV of its 64 keys in accumulators. far: a
@@ -379,7 +380,8 @@ MXA_DEVICE void BACKWARD(init)(mxa_shared shared)
     mbarrier_init(KT_FULL, 1);
     mbarrier_init(KT_EMPTY, 8);
     for (int i = 0; i < 2; i++) {
-        mbarrier_init(DQ_FULL(i), 4);
+        mbarrier_init(DQ_FULL(0, i), 4);
+        mbarrier_init(DQ_FULL(1, i), 4);
         mbarrier_init(DQ_EMPTY(i), 1);
         mbarrier_init(DS_FULL(i), 8);
         mbarrier_init(DS_EMPTY(i), 8);

@@ -52,67 +52,82 @@ MXA_DEVICE void BACKWARD(load_step)(const mxa_backward_params *params, mxa_share
 
 #include "cuda/sm90/backward_walk_body.h"
 
-/* The word of sums in order of a half of dQ of the step, and that half's number in params->dq. */
-MXA_DEVICE uint64_t BACKWARD(half_block)(mxa_shared words, int part)
+/* Half `part` of a step's dQ from its staging to memory, issued and committed; `half`: its number
+ * in params->dq. FP32: `piece`, of each warp's accumulators one half, then the other. */
+MXA_DEVICE void BACKWARD(add_half)(const mxa_backward_params *params, mxa_shared shared, int part,
+                                   uint64_t half, uint32_t piece)
 {
-    return 2 * (uint64_t)dev_load_shared_u32(words + BACKWARD_STEP_DQ) + (uint64_t)part;
-}
-
-/* The two pieces of dQ in FP32, of each warp's accumulators one half, then the other; the first is
- * staged. */
-MXA_DEVICE void BACKWARD(add_f32)(const mxa_backward_params *params, mxa_shared shared, int part,
-                                  uint64_t block)
-{
-    MXA_NO_UNROLL
-    for (uint32_t piece = 0; piece < 2; piece++) {
-        if (piece > 0) {
-            mbarrier_arrive(DQ_EMPTY(part));
-            mbarrier_wait(DQ_FULL(part), piece);
-            fence_async_shared();
-        }
+    if (!params->dq_f32) {
+        bulk_add_f16(params->dq + half * (4 * STAGING_BYTES), STAGING_AT(part), 4 * STAGING_BYTES);
+    } else {
         MXA_NO_UNROLL
         for (uint32_t warp = 0; warp < 4; warp++) {
-            bulk_add_f32(params->dq + block * (8 * STAGING_BYTES) +
+            bulk_add_f32(params->dq + half * (8 * STAGING_BYTES) +
                              (2 * warp + piece) * STAGING_BYTES,
                          STAGING_AT(part) + warp * STAGING_BYTES, STAGING_BYTES);
         }
-        bulk_commit();
+    }
+    bulk_commit();
+}
+
+/* Whether a writer takes both halves of dQ of every other step, not one of every step. WHY where
+ * sums come in order: an addition has to be seen in memory before the next is told of it, which
+ * takes longer than a step. Not in FP32, whose halves come in two pieces: a writer would hold both.
+ */
+MXA_DEVICE int BACKWARD(by_step)(const mxa_backward_params *params)
+{
+    return params->order && !params->dq_f32;
+}
+
+/* What writer `writer` adds of dQ of step `step`. */
+MXA_DEVICE void BACKWARD(add_step)(const mxa_backward_params *params, mxa_shared shared, int step,
+                                   int writer)
+{
+    const mxa_shared words = STEP_AT(step);
+    const int first = BACKWARD(by_step)(params) ? 0 : writer;
+    const int last = BACKWARD(by_step)(params) ? 1 : writer;
+    MXA_NO_UNROLL
+    for (int piece = 0; piece <= params->dq_f32; piece++) {
+        const uint32_t parity = BACKWARD(dq_parity)(params, step >> 1, piece);
+        MXA_NO_UNROLL
+        for (int part = first; part <= last; part++) {
+            mbarrier_wait(DQ_FULL(step, part), parity);
+            fence_async_shared(); /* WHY here: consumers need not wait for it */
+            const uint64_t half =
+                2 * (uint64_t)dev_load_shared_u32(words + BACKWARD_STEP_DQ) + (uint64_t)part;
+            if (params->order && piece == 0 && part == first) {
+                BACKWARD(acquire)(params, words, half);
+            }
+            BACKWARD(add_half)(params, shared, part, half, (uint32_t)piece);
+        }
         bulk_wait_read(0);
+        mbarrier_arrive(DQ_EMPTY(last));
+        if (first < last) {
+            mbarrier_arrive(DQ_EMPTY(first));
+        }
+    }
+    if (params->order) { /* WHY last: it waits until memory has it */
+        BACKWARD(release)
+        (params, 2 * (uint64_t)dev_load_shared_u32(words + BACKWARD_STEP_DQ) + (uint64_t)first);
     }
 }
 
-/* write: adds the half of each step's dQ that consumer `part` stages to global memory; with
- * params->order, each after those of earlier keys. */
-MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared, int part)
+/* write: adds dQ of the CTA's steps, as staged, to global memory; with params->order, each after
+ * those of earlier keys. */
+MXA_DEVICE void BACKWARD(write)(const mxa_backward_params *params, mxa_shared shared, int writer)
 {
-    int step = 0;
+    int step = BACKWARD(by_step)(params) ? writer : 0, end = 0;
     for (int count = 0;; count++) {
         mbarrier_wait(KV_FULL, (uint32_t)count & 1);
-        const int end = step + (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
-        if (end < step) {
+        const int steps = (int)dev_load_shared_u32(TILE_AT(count) + BACKWARD_TILE_STEPS);
+        if (steps < 0) {
             break;
         }
+        end += steps;
         mbarrier_arrive(KV_EMPTY);
         MXA_NO_UNROLL
-        for (; step < end; step++) {
-            mbarrier_wait(DQ_FULL(part), BACKWARD(dq_parity)(params, step, 0));
-            fence_async_shared(); /* WHY here: consumers need not wait for it */
-            const uint64_t block = BACKWARD(half_block)(STEP_AT(step), part);
-            if (params->order) {
-                BACKWARD(acquire)(params, STEP_AT(step), block);
-            }
-            if (params->dq_f32) {
-                BACKWARD(add_f32)(params, shared, part, block);
-            } else {
-                bulk_add_f16(params->dq + block * (4 * STAGING_BYTES), STAGING_AT(part),
-                             4 * STAGING_BYTES);
-                bulk_commit();
-                bulk_wait_read(0);
-            }
-            mbarrier_arrive(DQ_EMPTY(part));
-            if (params->order) {
-                BACKWARD(release)(params, block); /* WHY last: it waits until memory has it */
-            }
+        for (; step < end; step += 1 + BACKWARD(by_step)(params)) {
+            BACKWARD(add_step)(params, shared, step, writer);
         }
     }
     bulk_wait(0);
