@@ -38,6 +38,8 @@ MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 256) <= ROWS_BYTES_D256 - AT_TILE, "V'
 enum {
     ROWS_LOG2 = 4 /* dO's rows are at most 448 / 2^4 = 28 */
 };
+#define SQUARES_LEAST 0x1p-120f
+
 /* Norm of V's rows: times 28 sqrt(head_dim) within FP16. */
 MXA_DEVICE float v_rows_most(int head_dim)
 {
@@ -363,7 +365,11 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
         const uint32_t exponent =
             dev_load_shared_u32(shared + AT_REDUCE + 260 + 8 * (uint32_t)(row >> 5));
         const int finite = dout < NOT_FINITE && most < NOT_FINITE;
-        mxa_u32x4 a = {finite ? bits_f32(sqrt_rn(f32_bits(dout))) : 0,
+        /* Where FP32 loses squares: no row is longer than as if all its values were the largest. */
+        const float norm = dout < bits_f32(SQUARES_LEAST)
+                               ? mul_rn(sqrt_rn((float)head_dim), f32_bits(most))
+                               : sqrt_rn(f32_bits(dout));
+        mxa_u32x4 a = {finite ? bits_f32(norm) : 0,
                        o < NOT_FINITE ? bits_f32(sqrt_rn(f32_bits(o))) : 0,
                        dlse < NOT_FINITE ? dlse : 0, finite ? bits_f32(squares) : 0};
         mxa_u32x4 b = {finite ? most : 0, exponent, low == 0 ? 0 : 64 - low,
