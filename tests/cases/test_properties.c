@@ -138,7 +138,13 @@ static void grouped_heads(const mxt_config *config)
     both(&a);
     both(&b);
     mxt_check_bytes("o", a.o, b.o, sizeof(float), mxt_shape3(S, HEADS, D));
-    mxt_check_bytes("dq", a.dq, b.dq, sizeof(float), mxt_shape3(S, HEADS, D));
+    const int tensor_cores =
+        config->backend != MXATTN_BACKEND_REF && config->backend != MXATTN_BACKEND_CPU;
+    if (tensor_cores) {
+        mxt_check_rms("dq", a.dq, b.dq, mxt_shape3(S, HEADS, D), MXT_GROUP_SUMS);
+    } else {
+        mxt_check_bytes("dq", a.dq, b.dq, sizeof(float), mxt_shape3(S, HEADS, D));
+    }
     float sum_k[S * KV * D] = {0}, sum_v[S * KV * D] = {0};
     for (int64_t s = 0; s < S; s++)
         for (int64_t h = 0; h < HEADS; h++)
@@ -147,8 +153,6 @@ static void grouped_heads(const mxt_config *config)
                 sum_k[at] += mxt_row(&b, b.dk, 0, s, h)[d];
                 sum_v[at] += mxt_row(&b, b.dv, 0, s, h)[d];
             }
-    const int tensor_cores =
-        config->backend != MXATTN_BACKEND_REF && config->backend != MXATTN_BACKEND_CPU;
     const double limit = tensor_cores ? MXT_GROUP_SUMS : MXT_EXACT_INPUT;
     mxt_check_rms("dk", a.dk, sum_k, mxt_shape3(S, KV, D), limit);
     mxt_check_rms("dv", a.dv, sum_v, mxt_shape3(S, KV, D), limit);
