@@ -122,8 +122,8 @@
 #define MXT_CUDA_LSE_LONG_TAIL 6.0e-2
 
 /* --- What the fold costs an element of q or k at most, of the largest of its 32 tokens: half of
- * E4M3's least step, 2^-10, of 15, and twice that for an exponent just above. */
-#define MXT_CUDA_FOLD (2.0 / 15.0 * 0x1p-10)
+ * E4M3's least step, 2^-10, of 15, and twice that for an exponent just above: 2 / 15 * 2^-10. */
+#define MXT_CUDA_FOLD 1.302084e-4
 
 /* --- Numbers that cases of the contract expect exactly, on a device: a score of up to 2^7 (log2
  * units) is rounded to FP16 or by a 14-bit accumulator, 2^-11 of itself, and so is a sum of P. */
