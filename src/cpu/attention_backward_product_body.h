@@ -92,13 +92,25 @@ VEC_INLINE void product(int m, int width, int columns, float *c, int64_t c_row, 
     }
 }
 
-/* WHY VEC_NOINLINE: the register allocation of these loops must not depend on what surrounds them.
- */
-#define DEFINE_PRODUCT(name, width, columns)                                                       \
+/* name##_wide and name##_narrow, and name, which takes the one that `width` asks for. a_step as
+ * product has it. WHY VEC_NOINLINE: the register allocation of these loops must not depend on what
+ * surrounds them. */
+#define DEFINE_PRODUCT_OF(name, of_width, columns)                                                 \
     static VEC_NOINLINE void name(float *c, int64_t c_row, int keep, const unit *a,                \
                                   int64_t a_step, const unit *b, int64_t b_step, int64_t units)    \
     {                                                                                              \
-        product(TILE_M, width, columns, c, c_row, keep, a, a_step, b, b_step, units);              \
+        product(TILE_M, of_width, columns, c, c_row, keep, a, a_step, b, b_step, units);           \
+    }
+#define DEFINE_PRODUCT(name, columns)                                                              \
+    DEFINE_PRODUCT_OF(name##_wide, TILE_LANES, columns)                                            \
+    DEFINE_PRODUCT_OF(name##_narrow, NARROW, columns)                                              \
+    static inline void name(int width, float *c, int64_t c_row, int keep, const unit *a,           \
+                            int64_t a_step, const unit *b, int64_t b_step, int64_t units)          \
+    {                                                                                              \
+        if (width == TILE_LANES)                                                                   \
+            name##_wide(c, c_row, keep, a, a_step, b, b_step, units);                              \
+        else                                                                                       \
+            name##_narrow(c, c_row, keep, a, a_step, b, b_step, units);                            \
     }
 
 #if defined(VEC_MATRIX)
@@ -110,32 +122,9 @@ static inline void product_rows(int width, float *c, int64_t c_row, int keep, co
     matrix_product(c, c_row, keep, a, a_row, b, b_step, mxa_round_up(units, MATRIX_UNITS));
 }
 #else
-DEFINE_PRODUCT(product_rows_wide, TILE_LANES, 0)
-DEFINE_PRODUCT(product_rows_narrow, NARROW, 0)
-
-/* a: rows of units. */
-static inline void product_rows(int width, float *c, int64_t c_row, int keep, const unit *a,
-                                int64_t a_row, const unit *b, int64_t b_step, int64_t units)
-{
-    if (width == TILE_LANES)
-        product_rows_wide(c, c_row, keep, a, a_row, b, b_step, units);
-    else
-        product_rows_narrow(c, c_row, keep, a, a_row, b, b_step, units);
-}
+DEFINE_PRODUCT(product_rows, 0)
 #endif
-
-DEFINE_PRODUCT(product_columns_wide, TILE_LANES, 1)
-DEFINE_PRODUCT(product_columns_narrow, NARROW, 1)
-
-/* a: columns, the rows of c side by side. */
-static inline void product_columns(int width, float *c, int64_t c_row, int keep, const unit *a,
-                                   int64_t a_step, const unit *b, int64_t b_step, int64_t units)
-{
-    if (width == TILE_LANES)
-        product_columns_wide(c, c_row, keep, a, a_step, b, b_step, units);
-    else
-        product_columns_narrow(c, c_row, keep, a, a_step, b, b_step, units);
-}
+DEFINE_PRODUCT(product_columns, 1)
 
 /* Adds one unit of a times those of its elements [first, end) of b that are in it to sum. */
 static void product_part(float sum[NARROW], const unit *a, const unit *b, int first, int end)
