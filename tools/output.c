@@ -20,6 +20,7 @@ static struct output {
     char *final;     /* where the rename goes: path with links resolved */
     char *temporary; /* NULL: a pipe or device, written directly */
     FILE *file;
+    int failed; /* errno of the first write that did */
 } outputs[MAX_OUTPUTS];
 static int output_count;
 
@@ -35,9 +36,14 @@ static void remove_pending(int signal_number)
     (void)raise(signal_number);
 }
 
+/* Every signal that ends a program and can be caught, faults of its own too. A file grown beyond
+ * its limit is told by the write instead. */
 static void watch_signals(void)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    static const int signals[] = {SIGINT,  SIGTERM, SIGHUP,  SIGPIPE, SIGQUIT,   SIGXCPU,
+                                  SIGALRM, SIGUSR1, SIGUSR2, SIGPROF, SIGVTALRM, SIGABRT,
+                                  SIGSEGV, SIGBUS,  SIGFPE,  SIGILL};
+    (void)signal(SIGXFSZ, SIG_IGN);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (signal(signals[i], SIG_IGN) != SIG_IGN)
             (void)signal(signals[i], remove_pending);
@@ -69,6 +75,8 @@ FILE *mxc_output_open(const char *option, const char *path)
     struct stat status;
     if (output_count == MAX_OUTPUTS)
         mxc_die("%s is one output file too many; at most %d are written", option, MAX_OUTPUTS);
+    if (output_count == 0)
+        watch_signals();
     struct output *out = &outputs[output_count];
     *out = (struct output){.option = option, .path = path};
     int exists = stat(path, &status) == 0;
@@ -88,22 +96,22 @@ FILE *mxc_output_open(const char *option, const char *path)
         size_t bytes = strlen(out->final) + sizeof suffix;
         out->temporary = mxc_tool_alloc(bytes);
         (void)snprintf(out->temporary, bytes, "%s%s", out->final, suffix);
+        pending[output_count] = out->temporary; /* before it exists: mkstemp fills the name in */
         int descriptor = mkstemp(out->temporary);
         if (descriptor >= 0) {
             mode_t mask = umask(0);
             (void)umask(mask);
             (void)fchmod(descriptor, exists ? status.st_mode & 0777 : 0666 & ~mask);
-            pending[output_count] = out->temporary;
             out->file = fdopen(descriptor, "wb");
         }
     }
     if (!out->file) {
         int failed = errno;
+        pending[output_count] = NULL;
         free(out->final);
         mxc_die("%s %s cannot be written: %s", option, path, strerror(failed));
     }
-    if (output_count++ == 0)
-        watch_signals();
+    output_count++;
     return out->file;
 }
 
@@ -114,16 +122,20 @@ void mxc_output_npy(FILE *file, mxc_npy_type type, int ndim, const int64_t *shap
     for (int i = 0; i < ndim; i++)
         count *= (size_t)shape[i];
     size_t header_bytes = mxc_npy_header(header, type, ndim, shape);
-    (void)fwrite(header, 1, header_bytes, file); /* errors are seen at commit */
-    if (count)
-        (void)fwrite(data, mxc_npy_type_bytes(type), count, file);
+    errno = 0; /* told at commit */
+    if (fwrite(header, 1, header_bytes, file) == header_bytes &&
+        (!count || fwrite(data, mxc_npy_type_bytes(type), count, file) == count))
+        return;
+    for (int i = 0; i < output_count; i++)
+        if (outputs[i].file == file && !outputs[i].failed)
+            outputs[i].failed = errno;
 }
 
 void mxc_outputs_commit(void)
 {
     for (int i = 0; i < output_count; i++) {
         struct output *out = &outputs[i];
-        int failed = ferror(out->file) ? EIO : 0;
+        int failed = !ferror(out->file) ? 0 : out->failed ? out->failed : EIO;
         errno = 0;
         if (fclose(out->file) != 0 && !failed)
             failed = errno ? errno : EIO;

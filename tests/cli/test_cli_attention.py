@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 import os
 import pty
+import resource
 import signal
 import subprocess
 import time
@@ -323,7 +324,16 @@ def test_output_replaces_and_keeps_mode(mxattn):
 def test_full_disk(mxattn):
     saved = mxattn.save(**operands())
     mxattn.refuses("forward", *saved, "--precision", "f64", "--out", "/dev/full", "--lse", "l.npy",
-                   naming=["--out", "/dev/full"])
+                   naming=["--out", "/dev/full", "No space left"])
+
+
+def test_file_too_large(mxattn):
+    saved = mxattn.save(**operands())
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))  # noqa: E731
+    run = subprocess.run([COMMAND, "forward", *saved, "--out", "o.npy", "--lse", "l.npy"], cwd=mxattn.folder,
+                         capture_output=True, text=True, preexec_fn=limit)
+    assert run.returncode == 2 and "--out o.npy cannot be written: File too large" in run.stderr
+    assert not list(mxattn.folder.glob("[ol].npy*"))
 
 
 def long_work(mxattn, tokens=3000):
@@ -332,13 +342,14 @@ def long_work(mxattn, tokens=3000):
     return [COMMAND, "forward", *saved, "--precision", "f64", "--threads", "1", "--out", "o.npy"]
 
 
-def test_signal_leaves_nothing(mxattn):
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM, signal.SIGABRT])
+def test_signal_leaves_nothing(mxattn, ending):
     with subprocess.Popen(long_work(mxattn), cwd=mxattn.folder) as process:
         deadline = time.monotonic() + 20
         while not list(mxattn.folder.glob("o.npy.tmp*")) and time.monotonic() < deadline:
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait() == -signal.SIGTERM
+        process.send_signal(ending)
+        assert process.wait() == -ending
     assert not list(mxattn.folder.glob("o.npy*"))
 
 
