@@ -9,6 +9,23 @@
 
 enum { WORKSPACE_ALIGNMENT = 256 };
 
+/* A call without a token, whose tensors have no element: what is not a tensor of tokens is written
+ * all the same, dsink as the sum over none. */
+static mxattn_status run_empty(const mxattn_plan *plan, const mxa_attention_call *call)
+{
+    const mxa_backend *backend = plan->backend;
+    const int32_t device = plan->problem.device;
+    mxattn_status status = MXATTN_OK;
+    if (call->device_status)
+        status = backend->device_clear(plan->context, device, call->device_status,
+                                       sizeof *call->device_status, call->stream);
+    if (!status && call->dsink)
+        status =
+            backend->device_clear(plan->context, device, call->dsink,
+                                  (size_t)plan->problem.heads * sizeof *call->dsink, call->stream);
+    return status;
+}
+
 static mxattn_status run(const mxattn_plan *plan, const mxattn_attention_args *args,
                          mxa_direction direction)
 {
@@ -17,10 +34,10 @@ static mxattn_status run(const mxattn_plan *plan, const mxattn_attention_args *a
     mxattn_status status = mxa_attention_take(plan, args, direction, &call, &nothing);
     if (status)
         return status;
+    if (nothing)
+        return run_empty(plan, &call);
     if (call.device_status && !plan->backend->on_device)
         *call.device_status = 0; /* on the host everything was checked */
-    if (nothing)
-        return MXATTN_OK;
     if (direction == MXA_FORWARD)
         return plan->backend->forward(plan, &call);
     if (direction == MXA_PREPARE)

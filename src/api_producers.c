@@ -163,8 +163,13 @@ mxattn_status mxattn_quantize(const mxattn_context *context, const mxattn_quanti
     if (!backend->quantize)
         return mxa_backend_lacks(backend, "quantize");
     clear_device_status(backend, call.device_status);
-    if (is_empty(&call.quantized) && !backend->on_device)
+    if (is_empty(&call.quantized) && !backend->on_device) {
+        const mxattn_tensor *out = &call.quantized;
+        if (out->centre) /* of no token: 0 */
+            memset(out->centre, 0,
+                   (size_t)(call.batch.batch * out->shape[2] * out->shape[3]) * sizeof(float));
         return MXATTN_OK;
+    }
     return backend->quantize(mxa_context_or_default(context), &call);
 }
 

@@ -146,6 +146,9 @@ typedef struct mxa_backend {
     mxattn_status (*device_free)(const mxattn_context *context, int32_t device, void *memory);
     mxattn_status (*device_copy)(const mxattn_context *context, int32_t device, void *to,
                                  const void *from, size_t bytes);
+    /* Zeros, in the order of a stream. */
+    mxattn_status (*device_clear)(const mxattn_context *context, int32_t device, void *memory,
+                                  size_t bytes, void *stream);
     mxattn_status (*stream_create)(const mxattn_context *context, int32_t device, void **stream);
     mxattn_status (*stream_destroy)(const mxattn_context *context, int32_t device, void *stream);
     mxattn_status (*synchronise)(const mxattn_context *context, int32_t device, void *stream);

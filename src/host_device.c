@@ -70,6 +70,16 @@ mxattn_status mxa_host_device_copy(const mxattn_context *context, int32_t device
     return MXATTN_OK;
 }
 
+mxattn_status mxa_host_device_clear(const mxattn_context *context, int32_t device, void *memory,
+                                    size_t bytes, void *stream)
+{
+    (void)context;
+    (void)device;
+    (void)stream;
+    memset(memory, 0, bytes);
+    return MXATTN_OK;
+}
+
 mxattn_status mxa_host_stream_create(const mxattn_context *context, int32_t device, void **stream)
 {
     (void)context;

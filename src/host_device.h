@@ -16,6 +16,8 @@ mxattn_status mxa_host_device_alloc(const mxattn_context *context, int32_t devic
 mxattn_status mxa_host_device_free(const mxattn_context *context, int32_t device, void *memory);
 mxattn_status mxa_host_device_copy(const mxattn_context *context, int32_t device, void *to,
                                    const void *from, size_t bytes);
+mxattn_status mxa_host_device_clear(const mxattn_context *context, int32_t device, void *memory,
+                                    size_t bytes, void *stream);
 mxattn_status mxa_host_stream_create(const mxattn_context *context, int32_t device, void **stream);
 mxattn_status mxa_host_stream_destroy(const mxattn_context *context, int32_t device, void *stream);
 mxattn_status mxa_host_synchronise(const mxattn_context *context, int32_t device, void *stream);

@@ -74,7 +74,8 @@ mxattn_status mxa_take_rope(const mxattn_rope *user, int64_t head_dim, const mxa
                         (long long)user->offset, (long long)MXA_MAX_COUNT);
     mxa_sequence sequence = {0};
     int64_t longest = 0;
-    for (int64_t b = 0; b < batch->batch; b++) {
+    const int alike = !batch->cu_seqlens && !batch->seqused; /* the first tells of all */
+    for (int64_t b = 0; b < (alike && batch->batch > 1 ? 1 : batch->batch); b++) {
         mxa_sequence_next(batch, b, &sequence);
         longest = sequence.used > longest ? sequence.used : longest;
     }

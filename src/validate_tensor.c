@@ -49,17 +49,17 @@ mxattn_status mxa_tensor_read(const mxattn_tensor *user, const char *name, int32
     if (tensor->reserved != 0)
         return mxa_fail(MXATTN_ARGUMENT, "%s.reserved is %d; it must be 0", name,
                         (int)tensor->reserved);
-    int64_t elements = 1;
-    int empty = 0, overflow = 0;
+    int64_t elements = 1; /* an empty tensor's too: sizes of it are multiplied elsewhere */
+    int overflow = 0;
     for (int32_t i = 0; i < tensor->ndim; i++) {
         if (tensor->shape[i] < 0)
             return mxa_fail(MXATTN_SHAPE, "%s.shape[%d] is %lld; it must not be negative", name,
                             (int)i, (long long)tensor->shape[i]);
-        empty |= tensor->shape[i] == 0;
-        overflow |= __builtin_mul_overflow(elements, tensor->shape[i], &elements);
+        const int64_t size = tensor->shape[i] ? tensor->shape[i] : 1;
+        overflow |= __builtin_mul_overflow(elements, size, &elements);
         overflow |= elements > MXA_MAX_ELEMENTS;
     }
-    if (overflow && !empty)
+    if (overflow)
         return mxa_fail(MXATTN_SHAPE, "%s.shape holds more than 2^56 elements", name);
     return MXATTN_OK;
 }

@@ -119,6 +119,7 @@ const mxa_backend mxa_cpu_backend = {
     .device_alloc = mxa_host_device_alloc,
     .device_free = mxa_host_device_free,
     .device_copy = mxa_host_device_copy,
+    .device_clear = mxa_host_device_clear,
     .stream_create = mxa_host_stream_create,
     .stream_destroy = mxa_host_stream_destroy,
     .synchronise = mxa_host_synchronise,

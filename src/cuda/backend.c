@@ -120,6 +120,13 @@ static mxattn_status cuda_copy(const mxattn_context *context, int32_t ordinal, v
     return status ? status : cuda_synchronise(context, ordinal, NULL);
 }
 
+static mxattn_status cuda_clear(const mxattn_context *context, int32_t ordinal, void *memory,
+                                size_t bytes, void *stream)
+{
+    IN_DEVICE(ordinal, memset_async(pointer(memory), 0, bytes, stream), "cuMemsetD8Async");
+    return status;
+}
+
 static mxattn_status cuda_stream_create(const mxattn_context *context, int32_t ordinal,
                                         void **stream)
 {
@@ -141,7 +148,7 @@ static mxattn_status cuda_stream_destroy(const mxattn_context *context, int32_t 
 /* What devices do, real and emulated ones. */
 #define OPERATIONS                                                                                 \
     .device_query = cuda_device_query, .device_alloc = cuda_alloc, .device_free = cuda_free,       \
-    .device_copy = cuda_copy, .stream_create = cuda_stream_create,                                 \
+    .device_copy = cuda_copy, .device_clear = cuda_clear, .stream_create = cuda_stream_create,     \
     .stream_destroy = cuda_stream_destroy, .synchronise = cuda_synchronise,                        \
     .plan = mxa_cuda_attention_plan, .forward = mxa_cuda_attention_forward,                        \
     .backward = mxa_cuda_attention_backward, .prepare = mxa_cuda_attention_prepare,                \

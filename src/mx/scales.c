@@ -13,6 +13,12 @@ enum { UNIT_BYTES = 512, UNIT_BLOCKS = 4 };
 mxa_scale_extent mxa_scales_extent(const mxa_batch *batch, int64_t heads, int64_t head_dim)
 {
     mxa_scale_extent extent = {0, 0, 0, heads, head_dim};
+    if (!batch->cu_seqlens) { /* at once: a size not checked yet must not cost its time */
+        extent.tokens = batch->batch * batch->seqlen;
+        extent.blocks = batch->batch * mxa_blocks(batch->seqlen);
+        extent.tiled_rows = batch->batch * mxa_tiles(batch->seqlen) * MXA_TILE_ROWS;
+        return extent;
+    }
     mxa_sequence sequence;
     memset(&sequence, 0, sizeof sequence);
     for (int64_t b = 0; b < batch->batch; b++) {

@@ -7,6 +7,7 @@
 #include "mxattn/mxattn.h"
 #include "report.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { T = 40, H = 2, D = 48, BYTES = 8192 };
@@ -266,8 +267,50 @@ static void test_scales_bytes(void)
     CHECK(bytes == 0, "bytes was written");
 }
 
+/* The mean of no token is 0, as where other sequences of the batch have tokens. */
+static void test_empty(void)
+{
+    static float centre[4 * H * D];
+    fresh();
+    mxt_case("a centre without a token");
+    mxt_fill_nan(centre, sizeof centre);
+    memset(call.cu, 0, sizeof call.cu);
+    call.quantized.tags.flags = MXATTN_CENTRED;
+    call.quantized.centre = centre;
+    call.wide.shape[0] = call.quantized.shape[0] = 0;
+    CHECK_STATUS(MXATTN_OK, mxattn_quantize(NULL, &call.args));
+    for (int i = 0; i < 4 * H * D; i++)
+        CHECK(i < 3 * H * D ? centre[i] == 0.0F : isnan(centre[i]), "centre[%d] is %g", i,
+              (double)centre[i]);
+}
+
+/* Sizes are refused or added up in a time that does not grow with them, and do not overflow. */
+static void test_extremes(void)
+{
+    const int64_t most[] = {INT32_MAX, 20, H, D}, beyond[] = {INT32_MAX, INT64_C(1) << 62, 0, D};
+    mxt_case("as many sequences as there can be");
+    CHECK(bytes_of(MXATTN_BLOCK_SQUARE, MXATTN_SEQ, MXATTN_TILED, INT32_MAX, 2, NULL, 1, 1) ==
+              INT64_C(512) * INT32_MAX,
+          "tiled");
+    fresh();
+    call.args.sequences = (mxattn_sequences){0};
+    mxattn_tensor_view(&call.quantized, MXATTN_E4M3, call.payload, 4, most);
+    call.quantized.tags.block = MXATTN_BLOCK_SQUARE;
+    call.quantized.scales[MXATTN_HDIM].data = call.hdim;
+    CHECK_STATUS(MXATTN_SHAPE, mxattn_quantize(NULL, &call.args));
+    mxt_case("a size whose product would overflow in a tensor of nothing");
+    mxattn_tensor_view(&call.quantized, MXATTN_E4M3, call.payload, 4, beyond);
+    call.wide = call.quantized;
+    call.wide.tags.dtype = MXATTN_F32;
+    call.quantized.tags.block = MXATTN_BLOCK_SQUARE;
+    CHECK_STATUS(MXATTN_SHAPE, mxattn_quantize(NULL, &call.args));
+    CHECK(strstr(mxattn_last_error(), "2^56"), "%s", mxattn_last_error());
+}
+
 int main(void)
 {
+    test_empty();
+    test_extremes();
     test_quantize();
     test_scales();
     test_merge();

@@ -26,7 +26,7 @@ static void both(mxt_attention *a)
 }
 
 /* B12, B107: batches and sequences of nothing. Nothing is divided by a size, keys without queries
- * get gradients of 0. */
+ * get gradients of 0, and so does the sink of no row. */
 static void nothing_to_do(const mxt_config *config)
 {
     static const int32_t none[] = {0, 0, 0}, some[] = {0, 40, 64};
@@ -34,11 +34,13 @@ static void nothing_to_do(const mxt_config *config)
     mxt_attention a;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         mxt_attention_dense(&a, shapes[i][0], shapes[i][1], shapes[i][2], 10, 5, 64);
+        a.problem.has_sink = 1;
         setup(&a, config, MXT_EXACT);
         both(&a);
         mxt_expect("dk", a.dk, mxt_size_k(&a), 0, 0);
         mxt_expect("dv", a.dv, mxt_size_v(&a), 0, 0);
         mxt_expect("o", a.o, mxt_size_o(&a), 0, 0);
+        mxt_expect("dsink", a.dsink, 10, 0, 0);
         mxt_attention_free(&a);
     }
     mxt_attention_jagged(&a, 2, none, 3, some, 64, 2, 1, 32);
@@ -50,8 +52,10 @@ static void nothing_to_do(const mxt_config *config)
     mxt_expect("dv without queries", a.dv, mxt_size_v(&a), 0, 0);
     mxt_attention_free(&a);
     mxt_attention_jagged(&a, 0, none, 0, none, 0, 2, 1, 32);
+    a.problem.has_sink = 1;
     setup(&a, config, MXT_EXACT);
     both(&a);
+    mxt_expect("dsink", a.dsink, 2, 0, 0);
     mxt_attention_free(&a);
 }
 
