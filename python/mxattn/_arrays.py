@@ -50,6 +50,8 @@ def word_of(dtype: Any, name: str = "array") -> str:
     word = WORDS.get(text.rpartition(".")[2])
     if word is None:
         raise DtypeError(f"{name} has dtype {text}; known are " + ", ".join(sorted(WORDS)))
+    if not getattr(dtype, "isnative", True):  # NumPy's name is that of either byte order
+        raise DtypeError(f"{name} has dtype {dtype.str!r}, of the other byte order; this machine's own is needed")
     return word
 
 
@@ -184,11 +186,18 @@ class Torch:
             raise ArgumentError(f"{name} is on device {device}; it must be a CPU or CUDA tensor")
         if array.layout is not self.torch.strided:
             raise LayoutError(f"{name} has layout {array.layout}; it must be torch.strided")
+        if array.is_neg():
+            raise LayoutError(f"{name} is the negative of what lies in memory (is_neg()); resolve_neg() makes an array of it")
         place = (device.type, device.index or 0)
         return View(array.data_ptr(), array.shape, array.stride(), word, place, self, array)
 
     def describe(self, array, name):
-        return (array.dtype, array.device, array.shape, array.stride()), array.data_ptr(), array
+        try:
+            key = (array.dtype, array.device, array.shape, array.stride(), array.is_neg()), array.data_ptr(), array
+        except RuntimeError:  # no strides or no memory of its own: view() says which
+            self.view(array, name)
+            raise
+        return key
 
     def address(self, array) -> int:
         return array.data_ptr()
@@ -376,21 +385,36 @@ def as_index(value: Any, name: str) -> int:
     """An int from anything that is one, a NumPy scalar or a CPU tensor of one element too. A CUDA tensor is refused:
     reading it would wait for the device in every call."""
     if type(value) is int:
-        return value
+        return fits(value, name, 64)
     device = getattr(value, "device", None)
     if getattr(device, "type", None) == "cuda" or hasattr(value, "__cuda_array_interface__"):
         raise ArgumentError(f"{name} is a tensor on {device}; it must be an int on the host (reading it would wait for the device)")
     try:
-        return value.__index__()
+        return fits(value.__index__(), name, 64)
     except (AttributeError, TypeError):
         raise ArgumentError(f"{name} is {value!r}; it must be an integer") from None
+
+
+def fits(value: int, name: str, bits: int) -> int:
+    """The int, which ctypes would otherwise cut to its last bits in silence."""
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ArgumentError(f"{name} is {value}; it must fit int{bits}")
+    return value
+
+
+def as_float(value: Any, name: str) -> float:
+    """A float from anything that is one."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{name} is {value!r}; it must be a number") from None
 
 
 def offsets(values: Any, library, device, name: str) -> View:
     """cu_seqlens and the like as contiguous int32 on `device`: as they are, or converted from other integers, strided
     arrays and sequences of ints. Memory on another device is refused, never copied in silence."""
     if isinstance(values, (list, tuple)):
-        found = view(library.ints([as_index(n, name) for n in values]), name)
+        found = view(library.ints([fits(as_index(n, name), f"{name}[{i}]", 32) for i, n in enumerate(values)]), name)
     else:
         found = view(values, name)
     if found.device != device:
@@ -410,10 +434,7 @@ def offsets(values: Any, library, device, name: str) -> View:
     kind = {"int32": c.c_int32, "int64": c.c_int64, "uint32": c.c_uint32, "uint64": c.c_uint64}[found.dtype]
     step = found.strides[0] * c.sizeof(kind)
     numbers = [kind.from_address(found.data + i * step).value for i in range(found.shape[0])]
-    for i, number in enumerate(numbers):
-        if not -(2**31) <= number < 2**31:
-            raise ArgumentError(f"{name}[{i}] is {number}; it must fit int32")
-    return from_ints(numbers)
+    return from_ints([fits(number, f"{name}[{i}]", 32) for i, number in enumerate(numbers)])
 
 
 def from_ints(numbers) -> View:

@@ -165,7 +165,7 @@ def _problem(options, views, tags, has_sink, training, lengths, dq_reduce="auto"
     made.intermediates = abi.named(abi.INTERMEDIATES, intermediates, "intermediates")
     made.dq_reduce = abi.named(abi.DQ_REDUCES, dq_reduce, "dq_reduce")
     if dq_scale_log2 is not None:
-        made.dq_scale_log2 = dq_scale_log2
+        made.dq_scale_log2 = arrays.fits(arrays.as_index(dq_scale_log2, "dq_scale_log2"), "dq_scale_log2", 32)
     if block is None:
         block = None if made.precision == abi.PRECISION_F64 else "row" if strict else "square"
     code = abi.BLOCK_NONE if block is None else abi.named(abi.BLOCKS, block, "block")
@@ -194,9 +194,9 @@ def _lengths(cu_q, cu_k, max_q, max_k, q, k) -> tuple:
     for cu, longest, x in ((cu_q, max_q, q), (cu_k, max_k, k)):
         if longest is None and cu.device[0] == "cpu":
             ends = arrays.read_ints(cu)
-            longest = min(max(map(sub, ends[1:], ends), default=0), x.shape[0]) if len(x.shape) == 3 else 0
+            longest = max(min(max(map(sub, ends[1:], ends), default=0), x.shape[0]), 0) if len(x.shape) == 3 else 0
         found.append(x.shape[0] if longest is None else longest)
-    return (cu_q.shape[0] - 1, max(found[0], 0), max(found[1], 0))
+    return (cu_q.shape[0] - 1, *found)
 
 
 def _offsets(cu_q, cu_k, used_q, used_k, q: arrays.View, library) -> list:
@@ -413,6 +413,13 @@ def attention(
     """
     library = q._library if type(q) is MxTensor else (_libraries.get(type(q)) or arrays.library_of(q, "q"))
     if library.traced(q, k, v, sink):
+        given = {"out": out, "context": context, "stream": stream, "device_status": device_status}
+        for name, value in given.items():
+            if value is not None:
+                raise ArgumentError(
+                    f"{name} is given; operands that need a gradient, are traced or under autocast go through an operator, "
+                    "which takes none"
+                )
         if library.name == "torch":
             from .torch import attention as traceable
         else:
@@ -438,9 +445,9 @@ def _attend(
     """attention of arrays that hold values, gradients left aside."""
     # Plain numbers: what a tensor holds now may not stand for it later.
     if softmax_scale is not None and type(softmax_scale) is not float:
-        softmax_scale = float(softmax_scale)
+        softmax_scale = arrays.as_float(softmax_scale, "softmax_scale")
     if type(softcap) is not float:
-        softcap = float(softcap)
+        softcap = arrays.as_float(softcap, "softcap")
     if window_size is not EVERYWHERE:
         window_size = _window(window_size)
     options = (True if causal else False, window_size, softmax_scale, softcap, alignment, True if causal_strict else False,
@@ -549,8 +556,9 @@ def attention_backward(
         (dq, dk, dv), with a sink (dq, dk, dv, dsink), shapes of q, k, v and sink. Raises as attention does.
     """
     library = library_of(q, "q")
-    options = (bool(causal), _window(window_size), None if softmax_scale is None else float(softmax_scale), float(softcap),
-               alignment, bool(causal_strict), bool(deterministic), intermediates, block, precision, backend)  # fmt: skip
+    scale = None if softmax_scale is None else arrays.as_float(softmax_scale, "softmax_scale")
+    options = (bool(causal), _window(window_size), scale, arrays.as_float(softcap, "softcap"), alignment, bool(causal_strict),
+               bool(deterministic), intermediates, block, precision, backend)  # fmt: skip
     given = {"q": q, "k": k, "v": v, "o": out, "lse": lse, "dout": dout}
     if dlse is not None:
         given["dlse"] = dlse

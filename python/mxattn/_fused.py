@@ -35,7 +35,8 @@ class Rope:
         if dims and dims != 2 * half:
             raise ShapeError(f"dims is {dims} and the tables have {half} columns; dims is twice that")
         self._struct = abi.Rope(
-            self._views[0].data, self._views[1].data, rows, 2 * half, offset, int(interleaved), int(inverse)
+            self._views[0].data, self._views[1].data, rows, 2 * half, arrays.as_index(offset, "offset"), int(interleaved),
+            int(inverse),
         )
 
 
@@ -96,7 +97,7 @@ def rmsnorm_quantize(
     args.backend = backend_for(backend, device)
     gain = _floats(weight, found.shape[-1], device, "weight")
     kept: list = [gain, _struct(found, wide_tags(found, "x"), "x")]
-    args.x, args.y, args.eps, args.round_to_bf16 = c.addressof(kept[-1]), y._address, eps, int(round_to_bf16)
+    args.x, args.y, args.eps, args.round_to_bf16 = c.addressof(kept[-1]), y._address, arrays.as_float(eps, "eps"), int(round_to_bf16)
     args.weight = None if gain is None else gain.data
     if rope is not None:
         args.rope = rope._struct
@@ -247,7 +248,7 @@ def gemm_quantize(
     vector, gain = _floats(bias, cols, device, "bias"), _floats(norm_weight, shape[-1], device, "norm_weight")
     args.bias = None if vector is None else vector.data
     args.head_norm, args.norm_weight = int(head_norm), None if gain is None else gain.data
-    args.norm_eps, args.norm_heads = norm_eps, norm_heads
+    args.norm_eps, args.norm_heads = arrays.as_float(norm_eps, "norm_eps"), arrays.as_index(norm_heads, "norm_heads")
     if rope is not None:
         args.rope = rope._struct
     if out_dtype is None:

@@ -119,9 +119,9 @@ def plan(
         library, device = views["q"].library or arrays._shared(arrays.Numpy), views["q"].device
         cu = [arrays.offsets(x, library, device, n) for x, n in ((cu_seqlens_q, "cu_seqlens_q"), (cu_seqlens_k, "cu_seqlens_k"))]
         lengths = _attention._lengths(cu[0], cu[1], max_seqlen_q, max_seqlen_k, views["q"], views["k"])
-    scale = None if softmax_scale is None else float(softmax_scale)
-    options = (bool(causal), _attention._window(window_size), scale, float(softcap), alignment, bool(causal_strict),
-               bool(deterministic), intermediates, block, precision, backend)  # fmt: skip
+    scale = None if softmax_scale is None else arrays.as_float(softmax_scale, "softmax_scale")
+    options = (bool(causal), _attention._window(window_size), scale, arrays.as_float(softcap, "softcap"), alignment,
+               bool(causal_strict), bool(deterministic), intermediates, block, precision, backend)  # fmt: skip
     problem = _attention._problem(options, views, tags, sink is not None, training, lengths, dq_reduce)
     device = views["q"].device
     place = "the host" if device[0] == "cpu" else f"cuda:{device[1]}"

@@ -61,6 +61,8 @@ def _new_mx(library, device, shape, *, dtype, block, layout, axes, rounding, fol
     """An MxTensor over new arrays, to be written by a producer."""
     if order not in ("head", "gemm"):
         raise ArgumentError(f"scale_order is {order!r}; it must be 'head' or 'gemm'")
+    if not 2 <= len(shape) <= 4:
+        raise ShapeError(f"x has shape {tuple(shape)}; it must be (B, S, H, D), (T, H, D) or (rows, cols)")
     if layout is None:
         layout = "compact" if block == "square" else "linear"
     abi.named(abi.LAYOUTS, layout, "layout")

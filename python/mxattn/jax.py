@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import _attention
-from ._arrays import as_index
+from ._arrays import as_float, as_index
 from ._errors import ArgumentError, DtypeError, ShapeError
 
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
@@ -130,9 +130,9 @@ def attention(
     options = {
         "max_seqlen_q": None if max_seqlen_q is None else as_index(max_seqlen_q, "max_seqlen_q"),
         "max_seqlen_k": None if max_seqlen_k is None else as_index(max_seqlen_k, "max_seqlen_k"), "causal": bool(causal),
-        "window_size": _attention._window(window_size), "softcap": float(softcap), "alignment": alignment,
-        "softmax_scale": None if softmax_scale is None else float(softmax_scale), "causal_strict": bool(causal_strict),
-        "deterministic": bool(deterministic), "intermediates": intermediates, "block": block, "out_dtype": out_dtype,
+        "window_size": _attention._window(window_size), "softcap": as_float(softcap, "softcap"), "alignment": alignment,
+        "softmax_scale": None if softmax_scale is None else as_float(softmax_scale, "softmax_scale"),
+        "causal_strict": bool(causal_strict), "deterministic": bool(deterministic), "intermediates": intermediates, "block": block, "out_dtype": out_dtype,
         "backend": backend, "precision": precision,
     }  # fmt: skip
     lengths = [None if x is None else jnp.asarray(x) for x in (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k)]

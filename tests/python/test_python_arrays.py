@@ -97,6 +97,38 @@ def test_refused():
         mxattn.attention(q, k, v, backend="gpu")
 
 
+def test_byte_order():
+    """NumPy names both orders alike; what is not this machine's is refused, not read as it lies."""
+    swapped = [x.astype(">f4") for x in qkv()]
+    with pytest.raises(mxattn.DtypeError, match="q has dtype '>f4'"):
+        mxattn.attention(*swapped)
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in qkv())
+    with pytest.raises(mxattn.DtypeError, match="cu_seqlens_q has dtype '>i4'"):
+        mxattn.attention(q, k, v, *[np.array([0, 5], ">i4")] * 2)
+
+
+@pytest.mark.parametrize("given, sentence", [
+    ({"window_size": (2**70, 0)}, r"window_size\[0\] is 1180591620717411303424; it must fit int64"),
+    ({"window_size": (0, -(2**63) - 1)}, r"window_size\[1\] is -9223372036854775809"),
+    ({"max_seqlen_q": 2**64 + 40}, "max_seqlen_q is 18446744073709551656; it must fit int64"),
+    ({"max_seqlen_k": -1}, "max_seqlen_k is -1"),
+    ({"cu_seqlens_q": [0, 2**32 + 5]}, r"cu_seqlens_q\[1\] is 4294967301; it must fit int32"),
+    ({"softcap": None}, "softcap is None; it must be a number"),
+    ({"softmax_scale": 1j}, "softmax_scale is 1j; it must be a number"),
+])  # fmt: skip
+def test_numbers(given, sentence):
+    """No number is cut to the bits that a field has, and none ends in an exception of Python's own."""
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in qkv())
+    with pytest.raises(mxattn.MxattnError, match=sentence):
+        mxattn.attention(q, k, v, **{"cu_seqlens_q": [0, q.shape[0]], "cu_seqlens_k": [0, q.shape[0]], **given})
+
+
+def test_dimensions_of_producers():
+    for make in (lambda x: mxattn.quantize(x, "row"), mxattn.rmsnorm_quantize):
+        with pytest.raises(mxattn.ShapeError, match=r"x has shape \(64,\)"):
+            make(np.zeros(64, np.float32))
+
+
 def test_cuda_arrays_are_seen_and_not_touched():
     """Memory of a device is recognised with its strides, type and device, and never handed to a host kernel.
 

@@ -238,6 +238,47 @@ def test_mx_tensors():
         mxattn.attention(q.requires_grad_(), *mx[1:])
 
 
+def test_lazy_negatives():
+    """conj().imag is a view whose memory holds the other sign."""
+    assert torch.zeros(1, dtype=torch.complex64).conj().imag.is_neg()
+    q, k, v = operands(False)
+    lazy = torch._neg_view(q)
+    with pytest.raises(mxattn.LayoutError, match="q is the negative of what lies in memory"):
+        mxattn.attention(lazy, k, v)
+    mxattn.attention(q, k, v)  # a plan of the same shape, which must not be found for the next
+    with pytest.raises(mxattn.LayoutError, match="resolve_neg"):
+        mxattn.attention(lazy, k, v)
+    assert same(mxattn.attention(lazy.resolve_neg(), k, v), mxattn.attention(-q, k, v))
+
+
+def test_what_operators_do_not_take():
+    """Not left out in silence where an operand needs a gradient."""
+    q, k, v = operands()
+    for name, value in {"out": torch.zeros_like(q), "context": mxattn.Context(threads=1)}.items():
+        with pytest.raises(mxattn.ArgumentError, match=f"{name} is given"):
+            mxattn.attention(q, k, v, **{name: value})
+
+
+def test_lengths_of_numpy_are_kept():
+    """An array of lengths that changes between forward and backward does not change the gradient."""
+    cu = np.array([0, 7, 40], np.int32)
+    q, k, v = (x.detach().reshape(-1, *x.shape[2:])[:40].requires_grad_() for x in operands())
+    right = torch.autograd.grad(mxattn.attention(q, k, v, cu, cu).square().sum(), q)[0]
+    o = mxattn.attention(q, k, v, cu, cu)
+    cu[1] = 20
+    assert same(torch.autograd.grad(o.square().sum(), q)[0], right)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 4, 64), (0, 3, 4, 64), (0, 4, 64)])
+def test_sink_gradient_of_an_empty_batch(shape):
+    q = torch.zeros(shape, requires_grad=True)
+    sink = torch.ones(4, requires_grad=True)
+    cu = [torch.tensor([0, 0])] * 2 if len(shape) == 3 else []
+    for _ in range(20):  # memory that others left
+        torch.full((4,), float("nan"))
+        assert same(torch.autograd.grad(mxattn.attention(q, q, q, *cu, sink=sink).sum(), sink)[0], torch.zeros(4))
+
+
 def test_refusals():
     q, k, v = operands(False)
     with pytest.raises(mxattn.DtypeError, match="q has dtype torch.float64|q has dtype float64"):

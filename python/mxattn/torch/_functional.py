@@ -10,7 +10,7 @@ from typing import Any, Optional
 import torch
 
 from .. import _attention
-from .._arrays import as_index
+from .._arrays import as_float, as_index, fits, word_of
 from .._errors import ArgumentError, UnsupportedError
 from .._tensor import MxTensor
 from . import _ops
@@ -25,11 +25,14 @@ def _integers(x, name) -> Optional[torch.Tensor]:
     """Lengths as an int32 tensor; other integers are converted, also under a trace."""
     if x is None:
         return None
+    if isinstance(x, (list, tuple)):
+        return torch.tensor([fits(as_index(n, name), f"{name}[{i}]", 32) for i, n in enumerate(x)], dtype=torch.int32)
     if not isinstance(x, torch.Tensor):
-        return torch.as_tensor(x, dtype=torch.int32)
+        word_of(x.dtype, name)
+        x = torch.tensor(x)  # a copy: autograd sees when a tensor of its own changes before backward, an array's memory not
     if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool:
         raise ArgumentError(f"{name} has dtype {x.dtype}; it must be an array of integers")
-    return x.to(torch.int32) if x.dtype not in (torch.int32, torch.int64) else x
+    return x if x.dtype is torch.int32 else x.to(torch.int64)  # which is converted where it is read, if it fits
 
 
 def attention(
@@ -83,8 +86,8 @@ def attention(
         q, k, v, sink, _integers(cu_seqlens_q, "cu_seqlens_q"), _integers(cu_seqlens_k, "cu_seqlens_k"),
         _integers(seqused_q, "seqused_q"), _integers(seqused_k, "seqused_k"), _length(max_seqlen_q, "max_seqlen_q"),
         _length(max_seqlen_k, "max_seqlen_k"), bool(causal), left, right,
-        None if softmax_scale is None else float(softmax_scale), float(softcap), alignment, bool(causal_strict),
-        bool(deterministic), intermediates, block, out_dtype, backend, precision,
+        None if softmax_scale is None else as_float(softmax_scale, "softmax_scale"), as_float(softcap, "softcap"),
+        alignment, bool(causal_strict), bool(deterministic), intermediates, block, out_dtype, backend, precision,
     )  # fmt: skip
     return (o, lse) if return_lse else o
 
