@@ -562,7 +562,9 @@ MXATTN_API mxattn_status mxattn_attention_forward(const mxattn_plan *plan,
 MXATTN_API mxattn_status mxattn_attention_backward(const mxattn_plan *plan,
                                                    const mxattn_attention_args *args);
 
-/* Writes the private operand copies (args->prepared, sized by the plan) from q, k, v. */
+/* Writes the private operand copies (args->prepared, sized by the plan) from q, k, v. They are laid
+ * out by lengths: any number of calls may read them, of this plan or one of an equal problem, with
+ * the q, k, v, cu_seqlens and seqused that they were made of. Nothing can tell that others are. */
 MXATTN_API mxattn_status mxattn_prepare(const mxattn_plan *plan, const mxattn_attention_args *args);
 
 /* Plan, workspace, run and clean up in one call, for programs that attend once. batch and totals
