@@ -9,6 +9,7 @@ Checks dQ, dK and dV of the last sequence and head against float64 of the inputs
   jagged         the same tokens as one jagged batch of equal sequences
   torch          the backward of scaled_dot_product_attention in BF16, cuDNN backend (FlashAttention where it has none)
   cudnn fp8      per-tensor FP8 backward of cuDNN, where nvidia-cudnn-frontend is installed
+Then fp32, deterministic and jagged once more, each alone beside prepared: their ratios come from there.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -19,9 +20,10 @@ import sys
 import gpu_library
 import gpu_peers
 from gpu_attention import HIDDEN, TOKENS
-from gpu_timing import in_turns
+from gpu_timing import beside, in_turns
 
 LARGEST_ERROR = 0.09  # of N(0, 1) data: operands cost 6.1e-2, P and dS in E4M3 a little more
+BESIDE_PREPARED = ("fp32", "deterministic", "jagged")
 SHAPES = [  # head_dim, seqlen, causal
     (128, 2048, 0), (128, 8192, 0), (128, 16384, 0), (128, 2048, 1), (128, 8192, 1), (128, 16384, 1),
     (64, 2048, 0), (64, 8192, 0), (64, 8192, 1), (256, 8192, 0), (256, 8192, 1),
@@ -163,12 +165,15 @@ def measure_shape(torch, libraries, shape, with_cool):
         runs["cudnn", "cudnn fp8"] = fp8
     cool = ("mxfp8", "prepared", "torch", "cudnn fp8")
     times = in_turns(torch, runs, [key for key in runs if with_cool and key[1] in cool])
+    speeds = {key: beside(torch, run, runs[key[0], "prepared"]) for key, run in runs.items() if key[1] in BESIDE_PREPARED}
     flops = 2.5 * 4 * TOKENS * seqlen * HIDDEN * (0.5 if causal else 1)
     rows = []
     for key in runs:
         row = {"library": key[0], "what": key[1], "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
         row.update(errors.get(key, {}))
         row.update(times[key])
+        if key in speeds:
+            row["beside_prepared"] = speeds[key]
         for regime in ("sustained", "cool"):
             if f"{regime}_us" in row:
                 row[f"{regime}_tera_per_s"] = flops / row[f"{regime}_us"] * 1e-6
@@ -184,7 +189,8 @@ def print_rows(rows):
     for row in rows:
         cool = f"{row['cool_tera_per_s']:6.0f}" if "cool_us" in row else "     -"
         error = " ".join(f"{e:.4f}" for e in row.get("relative_errors", ()))
+        beside_text = f"  {row['beside_prepared']:.3f} of prepared" if "beside_prepared" in row else ""
         print(f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} "
               f"{row['library']:>10s} {row['what']:13s} {row['sustained_us']:8.1f} us "
-              f"{row['sustained_tera_per_s']:6.0f} {cool}  {peer['sustained_us'] / row['sustained_us']:.2f}  {error}",
+              f"{row['sustained_tera_per_s']:6.0f} {cool}  {peer['sustained_us'] / row['sustained_us']:.2f}  {error}{beside_text}",
               flush=True)

@@ -1,7 +1,7 @@
 """gpu_timing.py: how the GPU bench times: two regimes, because the card is power-capped.
 
 sustained: 0.1 s of calls first, then 40; the median of two turns. cool: 8 calls after a quarter second of rest, the
-best of three. Runs of one group are timed in turns, so that all meet the same clocks.
+best of three. Runs of one group are timed in turns, so that all meet the same clocks. beside: what a ratio of two runs comes from.
 
 SPDX-License-Identifier: Apache-2.0
 """
@@ -44,6 +44,21 @@ def in_turns(torch, runs, cool_keys=()):
     for key in cool_keys:
         result[key]["cool_us"] = cool(torch, runs[key]) * 1e6
     return result
+
+
+def beside(torch, run, base, rounds=10, seconds=0.02):
+    """How many times the speed of `base` `run` has, where both meet the same card. WHY not from two rows of in_turns: seconds and
+    other runs lie between those, and the power limit answers in tenths of a second. So short bursts alternate here, and what drifts
+    meets both; which goes first changes from round to round, so that neither is always the later one."""
+    counts = {call: max(1, round(seconds / timed(torch, call, 2))) for call in (base, run)}
+    for call in (base, run):
+        timed(torch, call, 2 * counts[call])
+    ratios = []
+    for turn in range(rounds):
+        order = (base, run) if turn % 2 == 0 else (run, base)
+        times = {call: timed(torch, call, counts[call]) for call in order}
+        ratios.append(times[base] / times[run])
+    return statistics.median(ratios)
 
 
 def rotated(calls):
