@@ -207,7 +207,9 @@ int main(void)
         quantize(&c, 100 + (uint64_t)i);
         clean();
     }
-    for (int i = 0; i < 36; i++) {
+    for (int n = 0; n < 36 * 4; n++) { /* with each head_dim: kernels are chosen by it */
+        const int i = n / 4;
+        const int64_t dim = dims[n % 4];
         const int from_axis = i % 2, to_axis = i / 2 % 2, scatter = from_axis == to_axis;
         const mxattn_scale_layout from = (mxattn_scale_layout)(i / 4 % 3);
         const mxattn_scale_layout to = (mxattn_scale_layout)(i / 12);
@@ -215,9 +217,9 @@ int main(void)
             continue; /* not what scatter takes */
         }
         mxt_case("%s: axis %d %s to axis %d %s, head_dim %lld", scatter ? "scatter" : "transform",
-                 from_axis, layouts[from], to_axis, layouts[to], (long long)dims[i / 4 % 4]);
-        begin(50 + (uint64_t)i);
-        move(from_axis, from, to_axis, to, dims[i / 4 % 4], 200 + (uint64_t)i);
+                 from_axis, layouts[from], to_axis, layouts[to], (long long)dim);
+        begin(50 + (uint64_t)n);
+        move(from_axis, from, to_axis, to, dim, 200 + (uint64_t)n);
         clean();
     }
     return mxt_finish();

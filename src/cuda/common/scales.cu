@@ -273,9 +273,10 @@ MXA_KERNEL_MANY(mxa_scales_repeat, THREADS, 8, mxa_scales_params, parameters)
         MXA_UNROLL
         for (int i = 0; i < RUN; i++) {
             if (i < count) {
-                dev_store_global_u32x4(
-                    to.at + 16 * (uint64_t)lane,
-                    unit_row(v[i], p->from_axis != p->to_axis, p->to_axis, u.tokens, lane));
+                /* compact bytes lie by blocks of tokens, whichever axis they are given for */
+                const int turned = p->from_axis != p->to_axis && p->from.layout == MXA_GPU_TILED;
+                dev_store_global_u32x4(to.at + 16 * (uint64_t)lane,
+                                       unit_row(v[i], turned, p->to_axis, u.tokens, lane));
             }
             to.at += --left ? to.chunk : to.head;
             left = left ? left : chunks;
