@@ -79,7 +79,7 @@ static mxattn_status merge(const mxa_merge_call *call, const mxt_memory *memory,
 int main(int argc, char **argv)
 {
     const mxt_producer_runner runner = {quantize, dequantize, scales, merge,
-                                        argc > 2 ? atoi(argv[2]) : MXT_SEEDS};
+                                        argc > 2 ? atoi(argv[2]) : mxt_seeds_default()};
     mxt_producer_cases(&runner, argc > 1 ? argv[1] : NULL);
     arch = 100; /* its own quantizer; the rest is the same */
     mxt_producer_cases(&runner, argc > 1 ? argv[1] : "quantize");

@@ -99,10 +99,17 @@ static void run_case(mxattn_backend backend, const mxt_seeds_case *c, uint64_t s
     mxt_attention_free(&a);
 }
 
+int mxt_seeds_default(void)
+{
+    const char *text = getenv("MXATTN_TEST_SEEDS");
+    const int seeds = text ? atoi(text) : 0;
+    return seeds > 0 ? seeds : MXT_SEEDS;
+}
+
 void mxt_seeds_run(mxattn_backend backend, const mxt_seeds_case *cases, int count, int argc,
                    char **argv)
 {
-    const uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : MXT_SEEDS;
+    const uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)mxt_seeds_default();
     const char *word = argc > 2 ? argv[2] : "";
     for (int i = 0; i < count; i++) {
         if (strncmp(cases[i].name, word, strlen(word)) == 0) {

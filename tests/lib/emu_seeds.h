@@ -10,7 +10,7 @@
 
 #include "mxattn/mxattn.h"
 
-/* Seeds where the command line names none: what CI runs. A sanitizer is ten times slower. */
+/* Seeds where the command line names none. A sanitizer is ten times slower. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { MXT_SEEDS = 10 };
 #else
@@ -30,7 +30,10 @@ typedef struct mxt_seeds_case {
     int backward; /* 1: forward and backward */
 } mxt_seeds_case;
 
-/* argv[1]: seeds (default MXT_SEEDS); argv[2]: the beginning of a case's name. */
+/* MXATTN_TEST_SEEDS of the environment, else MXT_SEEDS. */
+int mxt_seeds_default(void);
+
+/* argv[1]: seeds (default mxt_seeds_default()); argv[2]: the beginning of a case's name. */
 void mxt_seeds_run(mxattn_backend backend, const mxt_seeds_case *cases, int count, int argc,
                    char **argv);
 
