@@ -210,18 +210,41 @@ static int32_t tile_keys(const run *r)
     return mxa_backward_tile_keys(&r->plan->problem);
 }
 
-/* mxa_backward_params, together and ahead. WHY the main kernel clears dQ where it can: what it
- * clears and soon adds to stays in L2, and memory's bandwidth it has to spare, unlike the passes.
- */
-static int32_t pairs_together(const mxattn_attention_problem *p)
+static int32_t key_tiles(const run *r)
 {
-    return p->window[1] >= 0 || p->deterministic ? MXA_KEYS_TOGETHER : 1;
+    return (r->forward.batch.seqlen_k + tile_keys(r) - 1) / tile_keys(r);
 }
 
+/* mxa_backward_params, together. WHY with a diagonal one round of the grid, and two pairs at least:
+ * of more pairs, queries and sums leave L2 before the next tiles of keys need them, and more of dQ
+ * is left for when the main kernel ends. Up to twice as many, so that the last ones are not fewer.
+ * Sums in order need earlier rounds, not this one. */
+static int32_t pairs_together(const run *r)
+{
+    const mxattn_attention_problem *p = &r->plan->problem;
+    const mxa_gpu_batch *batch = &r->forward.batch;
+    if (p->deterministic) {
+        return MXA_KEYS_TOGETHER;
+    }
+    if (p->window[1] < 0 || batch->sequences || batch->seqlen_k <= 0) {
+        return 1;
+    }
+    const int32_t pairs = batch->batch * (int32_t)p->kv_heads;
+    int32_t together = r->device->multiprocessors / key_tiles(r);
+    together = together < 2 ? 2 : together > MXA_KEYS_TOGETHER ? MXA_KEYS_TOGETHER : together;
+    const int32_t most = 2 * together < MXA_KEYS_TOGETHER ? 2 * together : MXA_KEYS_TOGETHER;
+    while (together < most && pairs % together) {
+        together++;
+    }
+    return together;
+}
+
+/* mxa_backward_params, ahead. WHY the main kernel clears dQ where it can: what it clears and soon
+ * adds to stays in L2, and memory's bandwidth it has to spare, unlike the passes. */
 static int32_t pairs_ahead(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
-    const int32_t together = pairs_together(p), ahead = together < 2 ? 2 : together;
+    const int32_t together = pairs_together(r), ahead = together < 2 ? 2 : together;
     const mxa_gpu_batch *batch = &r->forward.batch;
     const int can = !batch->sequences && batch->seqlen_k > 0 && mxa_backward_width(p) <= 128;
     return can && ahead < batch->batch * p->kv_heads ? ahead : 0;
@@ -478,7 +501,7 @@ static mxattn_status attend(const run *r)
         params.batch.tiles = r->base + (uint64_t)r->l.tiles;
         params.batch.tile_count = r->base + (uint64_t)r->l.tile_count;
     } else {
-        params.batch.tiles_per_sequence = (params.batch.seqlen_k + tile_keys(r) - 1) / tile_keys(r);
+        params.batch.tiles_per_sequence = key_tiles(r);
         params.tiles = params.batch.batch * (int32_t)p->kv_heads * params.batch.tiles_per_sequence;
     }
     params.q_t = from->q_t;
@@ -500,7 +523,7 @@ static mxattn_status attend(const run *r)
     params.done = from->done;
     params.ahead = pairs_ahead(r);
     params.turns = from->turns;
-    params.together = pairs_together(p);
+    params.together = pairs_together(r);
     params.dk = mxa_address(r->dk.data);
     params.dk_batch = r->dk.stride[0];
     params.dk_token = r->dk.stride[1];

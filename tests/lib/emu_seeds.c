@@ -109,7 +109,8 @@ int mxt_seeds_default(void)
 void mxt_seeds_run(mxattn_backend backend, const mxt_seeds_case *cases, int count, int argc,
                    char **argv)
 {
-    const uint64_t seeds = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)mxt_seeds_default();
+    const uint64_t seeds =
+        argc > 1 ? (uint64_t)strtoull(argv[1], NULL, 10) : (uint64_t)mxt_seeds_default();
     const char *word = argc > 2 ? argv[2] : "";
     for (int i = 0; i < count; i++) {
         if (strncmp(cases[i].name, word, strlen(word)) == 0) {
