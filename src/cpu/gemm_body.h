@@ -45,6 +45,18 @@ typedef struct tile_ask {
     int64_t share;
 } tile_ask;
 
+/* WHY not vec_dot where 24 sums leave 8 registers: gcc 12 moved sums from one to another with every
+ * step, and kept one in memory. */
+VEC_INLINE vec tile_dot(vec sum, uvec a, uvec b)
+{
+#if defined(VEC_SIXTEEN) && UNIT_IS_F32
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+#else
+    return vec_dot(sum, a, b);
+#endif
+}
+
 /* sum += STEP units of a tile. */
 VEC_INLINE void tile_step(const unit *a, int64_t a_row, int64_t a_step, const unit *b,
                           vec sum[GEMM_M][GEMM_N])
@@ -62,7 +74,7 @@ VEC_INLINE void tile_step(const unit *a, int64_t a_row, int64_t a_step, const un
 
             VEC_UNROLL
             for (int j = 0; j < GEMM_N; j++)
-                sum[i][j] = vec_dot(sum[i][j], row, lanes[j]);
+                sum[i][j] = tile_dot(sum[i][j], row, lanes[j]);
         }
     }
 }
