@@ -9,7 +9,7 @@ SPDX-License-Identifier: Apache-2.0
 import random
 
 import gpu_attention
-from gpu_timing import in_turns
+from gpu_timing import beside, in_turns
 
 TOKENS, HEAD_DIM = gpu_attention.TOKENS, 128
 
@@ -66,12 +66,15 @@ def measure(torch, library):
     times = in_turns(torch, {name: run[0][0].forward for name, run in made.items()})
     rows = [{"what": name, "library": library.name, "tera_per_s": run[1] / times[name]["sustained_us"] * 1e-6,
              **times[name]} for name, run in made.items()]
+    for row, dense in ((rows[0], rows[1]), (rows[2], rows[3])):
+        (run, work), (base, as_much) = made[row["what"]], made[dense["what"]]
+        row["beside_dense"] = beside(torch, run[0].forward, base[0].forward) * work / as_much
     for run in made.values():
         run[0][0].close()
     return rows
 
 
 def print_rows(rows):
-    for row, beside in zip(rows, [rows[1], None, rows[3], None]):
-        ratio = f"{row['tera_per_s'] / beside['tera_per_s']:.3f} of {beside['what']}" if beside else ""
+    for row, dense in zip(rows, [rows[1], None, rows[3], None]):
+        ratio = f"{row['beside_dense']:.3f} of {dense['what']}" if dense else ""
         print(f"jagged {row['library']:>10s} {row['what']:12s} {row['sustained_us']:8.1f} us {row['tera_per_s']:7.0f}  {ratio}", flush=True)

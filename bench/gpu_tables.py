@@ -58,8 +58,8 @@ def forward(rows):
 
 def jagged(rows):
     lines = [[row["what"], f"{row['tera_per_s']:,.0f}",
-              f"{100 * row['tera_per_s'] / beside['tera_per_s']:.1f}% of {beside['what']}" if beside else ""]
-             for row, beside in zip(rows, [rows[1], None, rows[3], None])]
+              f"{100 * row['beside_dense']:.1f}% of {dense['what']}" if dense else ""]
+             for row, dense in zip(rows, [rows[1], None, rows[3], None])]
     return table(["batch", "TFLOP/s", "beside"], lines)
 
 
@@ -115,9 +115,9 @@ def summary(result):
                     for peer, name in (("torch", "PyTorch's BF16"), ("cudnn fp8", "cuDNN's FP8")) if peer in of]
             lines.append([section, f"D {shape[0]}, {'causal' if shape[2] else 'full'}", f"{own:,.0f} TFLOP/s",
                           f"{of['bf16']['sustained_tera_per_s']:,.0f}" if "bf16" in of else "", ", ".join(over)])
-    uneven, dense = result["jagged"][:2]
+    uneven = result["jagged"][0]
     lines.append(["forward, jagged", f"D 128, {uneven['what']} lengths", f"{uneven['tera_per_s']:,.0f} TFLOP/s", "",
-                  f"{uneven['tera_per_s'] / dense['tera_per_s']:.2f} of dense"])
+                  f"{uneven['beside_dense']:.2f} of dense"])
     for row in result["producers"]:
         if row["what"] in ("quantize square", "scatter hdim"):
             lines.append([row["what"], "", f"{row['tb_per_s']:.2f} TB/s", "", f"{row['share']:.2f} of a copy"])

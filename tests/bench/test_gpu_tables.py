@@ -20,3 +20,10 @@ def test_a_variant_of_the_backward_stands_over_prepared_as_timed_beside_it():
     cells = [cell.strip() for cell in gpu_tables.backward(rows).splitlines()[-1].split("|")]
     assert "1,000 (2.00)" in cells
     assert "800 (97.1%)" in cells
+
+
+def test_a_jagged_batch_stands_over_the_dense_one_as_timed_beside_it():
+    rows = [{"what": "log-normal", "tera_per_s": 900, "beside_dense": 0.957}, {"what": "dense 1792", "tera_per_s": 960},
+            {"what": "equal 2048", "tera_per_s": 950, "beside_dense": 1.001}, {"what": "dense 2048", "tera_per_s": 970}]
+    assert "95.7% of dense 1792" in gpu_tables.jagged(rows)
+    assert "100.1% of dense 2048" in gpu_tables.jagged(rows)
