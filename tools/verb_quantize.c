@@ -160,6 +160,8 @@ int mxc_verb_quantize(int argc, char **argv)
         mxc_die("%s is missing; see mxattn quantize --help", !a.input ? "X.npy"
                                                              : !a.out ? "--out"
                                                                       : "--block");
+    if (!*a.out || a.out[strlen(a.out) - 1] == '/')
+        mxc_die("--out '%s' names no file; the names written begin with it", a.out);
     mxc_input_wide("X", a.input, 2, 4, &x, &wide);
     q.tags = a.tags;
     q.tags.rounding = options.rounding;

@@ -255,8 +255,11 @@ def merge_states(
         o_a, o_b: (B, S, H, Dv) or (T, H, Dv); float32, float16 or bfloat16.
         lse_a, lse_b: float32 (B, H, S) or (H, T); -inf where nothing was seen.
 
-    Returns: (O, LSE), O with o_a's dtype. Raises: MxattnError.
+    Returns: (O, LSE), O with o_a's dtype. Raises: MxattnError, for a tensor that needs a gradient too: there is none.
     """
+    given = (o_a, lse_a, o_b, lse_b)
+    if any(getattr(a, "requires_grad", False) for a in given) and arrays.library_of(o_a, "o_a").torch.is_grad_enabled():
+        raise ArgumentError("merge_states has no derivative: detach its tensors, or call it under torch.no_grad()")
     views = {n: arrays.view(a, n) for n, a in (("o_a", o_a), ("lse_a", lse_a), ("o_b", o_b), ("lse_b", lse_b))}
     library, device = views["o_a"].library, views["o_a"].device
     made = {"o": library.empty(views["o_a"].shape, views["o_a"].dtype, device)}

@@ -206,6 +206,8 @@ def test_bfloat16_of_ml_dtypes(mxattn):
     ([".", "--block", "row", "--out", "p"], ["directory"]),
     (["x.npy", "x.npy", "--block", "row", "--out", "p"], ["x.npy"]),
     (["x.npy", "--block", "row", "--out", "no/p"], ["--out", "no/p"]),
+    (["x.npy", "--block", "row", "--out", ""], ["--out ''", "no file"]),
+    (["x.npy", "--block", "row", "--out", "./"], ["--out './'", "no file"]),
     (["x.npy", "--block", "row", "--scales", "wavy", "--out", "p"], ["--scales", "linear"]),
     (["x.npy", "--block", "row", "--out", "p", "--cu-seqlens", "bad.npy"], ["cu_seqlens"]),
     (["x.npy", "--block", "row", "--out", "p", "--cu-seqlens", "big.npy"], ["--cu-seqlens", "32 bits"]),

@@ -6,6 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 """
 
 import copy
+import math
 
 import mxattn
 import numpy as np
@@ -70,6 +71,17 @@ def test_sink_gradient():
     sink = torch.randn(4, requires_grad=True)
     mxattn.attention(q, k, v, sink=sink).square().sum().backward()
     assert sink.grad.shape == (4,) and sink.grad.abs().min() > 0
+
+
+def test_merge_states_has_no_gradient_and_says_so():
+    q, k, v = operands(sq=40)
+    state = mxattn.attention(q, k, v, return_lse=True)
+    with pytest.raises(mxattn.ArgumentError, match="no derivative"):
+        mxattn.merge_states(*state, *state)
+    with torch.no_grad():
+        o, lse = mxattn.merge_states(*state, *state)
+    torch.testing.assert_close(o, state[0].detach())
+    torch.testing.assert_close(lse, state[1].detach() + math.log(2))
 
 
 CASES = {
