@@ -628,7 +628,7 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d256, 512, mxa_backward_prepare_params, 
 }
 
 /* dO and O in BF16. */
-MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d64, 128, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d64, 128, 6, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, MXA_GPU_BF16, 64);
 }
