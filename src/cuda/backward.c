@@ -215,22 +215,28 @@ static int32_t key_tiles(const run *r)
     return (r->forward.batch.seqlen_k + tile_keys(r) - 1) / tile_keys(r);
 }
 
-/* mxa_backward_params, together. WHY with a diagonal one round of the grid, and two pairs at least:
- * of more pairs, queries and sums leave L2 before the next tiles of keys need them, and more of dQ
- * is left for when the main kernel ends. Up to twice as many, so that the last ones are not fewer.
- * Sums in order need earlier rounds, not this one. */
+/* mxa_backward_params, together. WHY few pairs: of many, queries and sums leave L2 before the next
+ * tiles of keys need them, which costs time and power, and more of dQ is left for when the main
+ * kernel ends. With a diagonal one round of the grid and two pairs at least, up to twice as many,
+ * so that the last ones are not fewer. In order a tile is worked on a step or two behind the one
+ * before, and a round of the grid has to fit into half a tile's steps; with a diagonal tiles get
+ * shorter and catch up, and more pairs are better. */
 static int32_t pairs_together(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_gpu_batch *batch = &r->forward.batch;
-    if (p->deterministic) {
-        return MXA_KEYS_TOGETHER;
-    }
-    if (p->window[1] < 0 || batch->sequences || batch->seqlen_k <= 0) {
+    const int32_t ctas = r->device->multiprocessors;
+    const int diagonal = p->window[1] >= 0, dense = !batch->sequences && batch->seqlen_k > 0;
+    if (!p->deterministic && (!diagonal || !dense)) {
         return 1;
     }
+    if (p->deterministic && (diagonal || p->window[0] >= 0 || !dense)) {
+        return MXA_KEYS_TOGETHER;
+    }
     const int32_t pairs = batch->batch * (int32_t)p->kv_heads;
-    int32_t together = r->device->multiprocessors / key_tiles(r);
+    const int32_t steps =
+        (int32_t)(batch->seqlen_q / MXA_BACKWARD_TILE_Q * (p->heads / p->kv_heads));
+    int32_t together = p->deterministic ? 2 * ctas / (steps + !steps) : ctas / key_tiles(r);
     together = together < 2 ? 2 : together > MXA_KEYS_TOGETHER ? MXA_KEYS_TOGETHER : together;
     const int32_t most = 2 * together < MXA_KEYS_TOGETHER ? 2 * together : MXA_KEYS_TOGETHER;
     while (together < most && pairs % together) {
