@@ -7,8 +7,8 @@ if(MXA_SANITIZE STREQUAL "thread")
 endif()
 
 # A kernel's instructions are told apart by their return addresses, so calls must stay apart and have
-# lines (-g1: those of inlined calls, but no variables). A parameter struct aligned to 64 bytes is passed by value (psabi); kernels mix int and unsigned
-# addresses as CUDA code does.
+# lines (-g1: those of inlined calls too, but no variables). A parameter struct aligned to 64 bytes is
+# passed by value (psabi); kernels mix int and unsigned addresses as CUDA code does.
 # WHY -O1: the emulator's time is its own, not the kernels'; -O3 took three times as long to compile them.
 set(MXA_EMU_KERNEL_FLAGS -g1 -fno-optimize-sibling-calls -Wno-psabi -Wno-sign-conversion)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
