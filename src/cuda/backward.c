@@ -210,9 +210,12 @@ static int32_t tile_keys(const run *r)
     return mxa_backward_tile_keys(&r->plan->problem);
 }
 
+/* Tiles of a (sequence, kv head) pair; where lengths are on the device, most that one can have. */
 static int32_t key_tiles(const run *r)
 {
-    return (r->forward.batch.seqlen_k + tile_keys(r) - 1) / tile_keys(r);
+    const mxa_gpu_batch *batch = &r->forward.batch;
+    const int64_t keys = batch->sequences ? r->plan->problem.max_seqlen_k : batch->seqlen_k;
+    return (int32_t)((keys + tile_keys(r) - 1) / tile_keys(r));
 }
 
 /* mxa_backward_params, together. WHY few pairs: of many, queries and sums leave L2 before the next
@@ -225,21 +228,22 @@ static int32_t pairs_together(const run *r)
 {
     const mxattn_attention_problem *p = &r->plan->problem;
     const mxa_gpu_batch *batch = &r->forward.batch;
-    const int32_t ctas = r->device->multiprocessors;
-    const int diagonal = p->window[1] >= 0, dense = !batch->sequences && batch->seqlen_k > 0;
-    if (!p->deterministic && (!diagonal || !dense)) {
+    const int32_t ctas = r->device->multiprocessors, tiles = key_tiles(r);
+    const int diagonal = p->window[1] >= 0;
+    if (tiles == 0 || (!p->deterministic && !diagonal)) {
         return 1;
     }
-    if (p->deterministic && (diagonal || p->window[0] >= 0 || !dense)) {
+    if (p->deterministic && (diagonal || p->window[0] >= 0 || batch->sequences)) {
         return MXA_KEYS_TOGETHER;
     }
-    const int32_t pairs = batch->batch * (int32_t)p->kv_heads;
-    const int32_t steps =
-        (int32_t)(batch->seqlen_q / MXA_BACKWARD_TILE_Q * (p->heads / p->kv_heads));
-    int32_t together = p->deterministic ? 2 * ctas / (steps + !steps) : ctas / key_tiles(r);
+    /* With tables, heads of several sequences go together only where one has too few. */
+    const int32_t heads = (int32_t)p->kv_heads;
+    const int32_t pairs = batch->sequences ? heads : batch->batch * heads;
+    const int32_t steps = (int32_t)(batch->seqlen_q / MXA_BACKWARD_TILE_Q * (p->heads / heads));
+    int32_t together = p->deterministic ? 2 * ctas / (steps + !steps) : ctas / tiles;
     together = together < 2 ? 2 : together > MXA_KEYS_TOGETHER ? MXA_KEYS_TOGETHER : together;
     const int32_t most = 2 * together < MXA_KEYS_TOGETHER ? 2 * together : MXA_KEYS_TOGETHER;
-    while (together < most && pairs % together) {
+    while (together < most && pairs % together && together % pairs) {
         together++;
     }
     return together;
@@ -373,9 +377,7 @@ static mxattn_status schedule(const run *r)
     params.batch = r->forward.batch.batch;
     params.heads = (int32_t)p->kv_heads;
     params.tile_q = tile_keys(r);
-    params.causal = p->window[1] >= 0;
-    params.top_left = p->alignment == MXATTN_TOP_LEFT;
-    params.ordered = p->deterministic;
+    params.together = pairs_together(r);
     params.sequences = r->forward.batch.sequences;
     params.status = r->forward.batch.status;
     params.tiles = r->base + (uint64_t)r->l.tiles;

@@ -77,8 +77,8 @@ typedef struct mxa_prepare_finish_params {
     mxa_record_params records;
 } mxa_prepare_finish_params;
 
-/* (sequence, kv head) pairs whose tiles of keys are worked on together, where their order matters:
- * of eight CTAs on one pair seven find its queries in L2, on a device of 132. */
+/* Most (sequence, kv head) pairs whose tiles of keys are worked on together, where their order
+ * matters: of eight CTAs on one pair seven find its queries in L2, on a device of 132. */
 enum { MXA_KEYS_TOGETHER = 16 };
 
 /* Builds the tables of a batch that is not plainly dense, and checks it. */
@@ -91,7 +91,7 @@ typedef struct mxa_schedule_params {
     int32_t max_seqlen_q, max_seqlen_k;
     int32_t tile_q;
     int32_t causal, top_left; /* for the order of the tiles only */
-    int32_t ordered;          /* of keys: additions to dQ come in order */
+    int32_t together;         /* of keys: as in mxa_backward_params */
     mxa_global sequences, tiles, tile_count;
     mxa_global ranks;         /* of keys: scratch, 8 bytes a sequence */
     mxa_global turns;         /* of keys: int32 [batch][2], written; or 0 (backward_params.h) */

@@ -250,15 +250,13 @@ MXA_DEVICE void write_turns(const mxa_schedule_params *params, int width)
 }
 
 /* The list of key tiles of a batch whose records and status are there; heads: kv heads; tile_q:
- * keys of a tile. Without a diagonal all tiles of a (sequence, head) pair in a row: neighbours
- * share queries and dQ in L2. Else MXA_KEYS_TOGETHER pairs' first tiles, which most queries see,
- * then their second ones..: that is also the order that additions in order want. */
+ * keys of a tile. The first tiles of `together` (sequence, head) pairs, then their second ones..;
+ * of one, all tiles of a pair in a row. */
 MXA_DEVICE void schedule_keys(const mxa_schedule_params *params, mxa_shared shared)
 {
     const int heads = params->heads, lane = dev_thread() & 31;
-    const int apart = !params->causal && !params->ordered;
-    const int many = apart ? 1 : heads < MXA_KEYS_TOGETHER ? heads : MXA_KEYS_TOGETHER;
-    const int width = apart ? 1 : ceil_div(MXA_KEYS_TOGETHER, heads);
+    const int many = heads < params->together ? heads : params->together;
+    const int width = ceil_div(params->together, heads);
     dev_store_shared_u32(shared + AT_BUCKETS + 4 * (uint32_t)dev_thread(), 0);
     cta_sync();
     if (dev_load_global_u32(params->status)) {
