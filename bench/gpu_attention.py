@@ -28,12 +28,6 @@ SHAPES = [  # head_dim, seqlen, causal
 ]
 # Bytes that a preparation reads and writes once; v's second reading is not counted, nor are scales.
 MOVED = {"prepare": 3 * 3 * TOKENS * HIDDEN, "prepare mxfp8": 2 * 3 * TOKENS * HIDDEN}
-# FlashAttention 3 on an H200, sustained TFLOP/s, and PyTorch's in that run: it is not built here, its numbers are scaled
-# by what PyTorch reaches now. Shape: BF16, FP8 (0: not measured), PyTorch. At 4,096 the ratio of 8,192.
-FLASH3 = {
-    (128, 2048, 0): (619, 0, 641), (128, 4096, 0): (667, 0, 611), (128, 8192, 0): (667, 894, 611), (128, 16384, 0): (676, 880, 618),
-    (128, 8192, 1): (627, 0, 529), (64, 8192, 0): (507, 645, 459),
-}
 
 
 class Call:
@@ -148,14 +142,12 @@ def measure_shape(torch, libraries, shape, with_cool):
     flops = 4 * TOKENS * seqlen * HIDDEN * (0.5 if causal else 1)
     for key in runs:
         row = {"library": key[0], "what": key[1], "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
-        row.update(errors.get(key, {}))
-        row.update(times[key])
+        for more in (errors.get(key, {}), times[key], gpu_peers.ratios(times, key, gpu_peers.FLASH3_FORWARD.get(shape))):
+            row.update(more)
         for regime in ("sustained", "cool"):
             if f"{regime}_us" in row:
                 count = MOVED.get(key[1].removeprefix("copy of "), flops)
                 row[f"{regime}_tera_per_s"] = count / row[f"{regime}_us"] * 1e-6
-                if count is flops:
-                    row.update(best_peers(shape, times, flops, regime))
         if key[1] in MOVED:
             row["copy_share"] = times["copy", "copy of " + key[1]]["sustained_us"] / row["sustained_us"]
         rows.append(row)
@@ -164,20 +156,8 @@ def measure_shape(torch, libraries, shape, with_cool):
     return rows
 
 
-def best_peers(shape, times, flops, regime):
-    """The fastest BF16 and FP8 peer in this regime, TFLOP/s: of this run, and FlashAttention 3's, which is known
-    sustained, scaled by what PyTorch reaches now."""
-    torch_now = flops / times["torch", "torch"][f"{regime}_us"] * 1e-6
-    cudnn = times.get(("cudnn", "cudnn fp8"))
-    bf16, fp8 = torch_now, flops / cudnn[f"{regime}_us"] * 1e-6 if cudnn else 0.0
-    if shape in FLASH3:
-        flash_bf16, flash_fp8, torch_then = FLASH3[shape]
-        bf16, fp8 = max(bf16, flash_bf16 * torch_now / torch_then), max(fp8, flash_fp8 * torch_now / torch_then)
-    return {f"{regime}_best_bf16_tera_per_s": bf16, f"{regime}_best_fp8_tera_per_s": fp8}
-
-
 def print_rows(rows):
-    """One shape's rows, each regime with its rate over the best BF16's and the best FP8's (best_peers)."""
+    """One shape's rows, each regime with its rate over the best BF16's and the best FP8's (gpu_peers.ratios)."""
     for row in rows:
         text = f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} " \
                f"{row['library']:>8s} {row['what']:13s} {row['sustained_us']:8.1f} us"
@@ -187,8 +167,8 @@ def print_rows(rows):
             continue
         for regime in ("sustained", "cool"):
             if f"{regime}_us" in row:
-                over = [row[f"{regime}_tera_per_s"] / peer if (peer := row[f"{regime}_best_{kind}_tera_per_s"]) else 0
-                        for kind in ("bf16", "fp8")]
-                text += f"  {regime} {row[f'{regime}_tera_per_s']:5.0f} ({over[0]:.2f} BF16, {over[1]:.2f} FP8)"
+                over = ", ".join(f"{value:.2f} {kind.upper()}" for kind in ("bf16", "fp8")
+                                 if (value := row.get(f"{regime}_over_{kind}")))
+                text += f"  {regime} {row[f'{regime}_tera_per_s']:5.0f}" + (f" ({over})" if over else "")
         error = f"  error {row['relative_error']:.4f} slope {row['slope']:.4f}" if "slope" in row else ""
         print(text + error, flush=True)

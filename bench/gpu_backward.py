@@ -24,6 +24,7 @@ from gpu_timing import beside, in_turns
 
 LARGEST_ERROR = 0.09  # of N(0, 1) data: operands cost 6.1e-2, P and dS in E4M3 a little more
 BESIDE_PREPARED = ("fp32", "deterministic", "jagged")
+OVER = (("sustained_over_bf16", "the best BF16"), ("sustained_over_fp8", "FP8"), ("beside_prepared", "prepared"))
 SHAPES = [  # head_dim, seqlen, causal
     (128, 2048, 0), (128, 8192, 0), (128, 16384, 0), (128, 2048, 1), (128, 8192, 1), (128, 16384, 1),
     (64, 2048, 0), (64, 8192, 0), (64, 8192, 1), (256, 8192, 0), (256, 8192, 1),
@@ -170,8 +171,8 @@ def measure_shape(torch, libraries, shape, with_cool):
     rows = []
     for key in runs:
         row = {"library": key[0], "what": key[1], "head_dim": head_dim, "seqlen": seqlen, "causal": causal}
-        row.update(errors.get(key, {}))
-        row.update(times[key])
+        for more in (errors.get(key, {}), times[key], gpu_peers.ratios(times, key, gpu_peers.FLASH3_BACKWARD.get(shape))):
+            row.update(more)
         if key in speeds:
             row["beside_prepared"] = speeds[key]
         for regime in ("sustained", "cool"):
@@ -184,13 +185,11 @@ def measure_shape(torch, libraries, shape, with_cool):
 
 
 def print_rows(rows):
-    """One shape's rows; beside each the time of PyTorch's BF16 over its own."""
-    peer = next(row for row in rows if row["what"] == "torch")
+    """One shape's rows; beside ours what they stand over (gpu_peers.ratios, BESIDE_PREPARED)."""
     for row in rows:
+        beside_text = "".join(f"  {row[key]:.3f} of {name}" for key, name in OVER if row.get(key))
         cool = f"{row['cool_tera_per_s']:6.0f}" if "cool_us" in row else "     -"
         error = " ".join(f"{e:.4f}" for e in row.get("relative_errors", ()))
-        beside_text = f"  {row['beside_prepared']:.3f} of prepared" if "beside_prepared" in row else ""
         print(f"{row['head_dim']:4d} {row['seqlen']:6d} {'causal' if row['causal'] else 'full':6s} "
               f"{row['library']:>10s} {row['what']:13s} {row['sustained_us']:8.1f} us "
-              f"{row['sustained_tera_per_s']:6.0f} {cool}  {peer['sustained_us'] / row['sustained_us']:.2f}  {error}{beside_text}",
-              flush=True)
+              f"{row['sustained_tera_per_s']:6.0f} {cool}  {error}{beside_text}", flush=True)

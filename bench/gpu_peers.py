@@ -7,6 +7,17 @@ import functools
 
 from gpu_timing import cool, rotated, sustained
 
+# FlashAttention 3 on an H200, sustained TFLOP/s, and PyTorch's in that run: it is not built here, its numbers are scaled
+# by what PyTorch reaches now. Shape (head_dim, seqlen, causal): BF16, FP8 (0: none), PyTorch. Of several runs its best.
+FLASH3_FORWARD = {  # at 4,096 the ratio of 8,192
+    (128, 2048, 0): (619, 0, 641), (128, 4096, 0): (667, 0, 611), (128, 8192, 0): (667, 894, 611), (128, 16384, 0): (676, 880, 618),
+    (128, 8192, 1): (627, 0, 529), (64, 8192, 0): (507, 645, 459),
+}
+FLASH3_BACKWARD = {
+    (128, 2048, 0): (523, 0, 473), (128, 8192, 0): (596, 0, 523), (128, 16384, 0): (580, 0, 540),
+    (128, 2048, 1): (436, 0, 386), (128, 8192, 1): (562, 0, 485), (128, 16384, 1): (587, 0, 522), (64, 8192, 0): (525, 0, 439),
+}
+
 
 def torch_attention(torch, causal, q, k, v):
     """scaled_dot_product_attention in the operands' type, cuDNN backend; (B, S, H, D)."""
@@ -134,6 +145,28 @@ def copy(torch, count, sets=4):
     """A device copy that reads and writes `count` bytes, buffers rotated."""
     pairs = [[torch.empty(count // 2, dtype=torch.uint8, device="cuda") for _ in range(2)] for _ in range(sets)]
     return rotated([lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs])
+
+
+def over_best(flash, over_torch, over_cudnn):
+    """Over the fastest BF16 and FP8 peer (None: there is none): those of the run, and FlashAttention 3, a row of a table above."""
+    bf16, fp8, torch_then = flash or (0, 0, 1)
+    over_fp8 = [over_cudnn] if over_cudnn else []
+    if fp8:
+        over_fp8.append(over_torch * torch_then / fp8)
+    return over_torch * min(1.0, torch_then / bf16 if bf16 else 1.0), min(over_fp8, default=None)
+
+
+def ratios(times, key, flash):
+    """An attention row's over_best in each regime it was timed in. WHY from rows, not from bursts in turns: what runs alone has the clocks
+    that its own power leaves it; in turns with cuDNN's FP8 backward ours stood 1.64 times over it, by rows 1.43."""
+    made = {}
+    for regime in ("sustained", "cool") if key[1] in ("prepared", "mxfp8", "bf16") else ():
+        own = times[key].get(f"{regime}_us")
+        torch, cudnn = (times.get(peer, {}).get(f"{regime}_us") for peer in (("torch", "torch"), ("cudnn", "cudnn fp8")))
+        if own and torch:
+            over = over_best(flash, torch / own, cudnn and cudnn / own)
+            made.update({f"{regime}_over_{kind}": value for kind, value in zip(("bf16", "fp8"), over)})
+    return made
 
 
 def ceilings(torch, with_cool):

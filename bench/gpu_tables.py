@@ -29,10 +29,8 @@ def rate(row, regime):
     """TFLOP/s (over the best BF16, over the best FP8)."""
     if not row or f"{regime}_us" not in row:
         return ""
-    speed = row[f"{regime}_tera_per_s"]
-    peers = [row[f"{regime}_best_{kind}_tera_per_s"] for kind in ("bf16", "fp8")]
-    ratios = ", ".join(f"{speed / peer:.2f}" if peer else "-" for peer in peers)
-    return f"{speed:,.0f} ({ratios})"
+    over = [row[f"{regime}_over_{kind}"] for kind in ("bf16", "fp8")]
+    return f"{row[f'{regime}_tera_per_s']:,.0f} ({', '.join(f'{ratio:.2f}' if ratio else '-' for ratio in over)})"
 
 
 def forward(rows):
@@ -75,17 +73,14 @@ def forms(rows):
 
 
 def backward(rows):
-    """WHY two kinds of brackets: over PyTorch from the rows' own times; over prepared from bursts of the two alone (gpu_timing.beside)."""
     lines = []
     for shape, of in by_shape(rows):
-        peer = of["torch"]["sustained_us"]
         lines.append([*shape_cells(shape),
-                      *(f"{of[what]['sustained_tera_per_s']:,.0f} ({peer / of[what]['sustained_us']:.2f})" if what in of else ""
-                        for what in ("prepared", "mxfp8", "bf16")),
+                      *(rate(of.get(what), "sustained") for what in ("prepared", "mxfp8", "bf16")),
                       *(f"{of[what]['sustained_tera_per_s']:,.0f} ({100 * of[what]['beside_prepared']:.1f}%)" if what in of else ""
                         for what in ("fp32", "deterministic", "jagged")),
                       *(f"{of[peer]['sustained_tera_per_s']:,.0f}" if peer in of else "" for peer in ("torch", "cudnn fp8")),
-                      *(f"{of[what]['cool_tera_per_s']:,.0f}" if "cool_us" in of[what] else "" for what in ("prepared", "torch")),
+                      rate(of["prepared"], "cool"), f"{of['torch']['cool_tera_per_s']:,.0f}" if "cool_us" in of["torch"] else "",
                       " ".join(f"{error:.3f}" for error in of["prepared"]["relative_errors"])])
     return table(["D", "S", "mask", "prepared", "mxfp8", "bf16", "FP32 sums (of prepared)", "deterministic (of prepared)",
                   "jagged (of prepared)", "PyTorch", "cuDNN FP8", "cool: prepared", "PyTorch", "errors"], lines)
@@ -111,8 +106,8 @@ def summary(result):
             if shape[1] != 8192 or (shape[2] and shape[0] != 128) or "prepared" not in of:
                 continue
             own = of["prepared"]["sustained_tera_per_s"]
-            over = [f"{own / of[peer]['sustained_tera_per_s']:.2f} x {name}"
-                    for peer, name in (("torch", "PyTorch's BF16"), ("cudnn fp8", "cuDNN's FP8")) if peer in of]
+            over = [f"{of['prepared'][f'sustained_over_{kind}']:.2f} x {name}"
+                    for kind, name in (("bf16", "the best BF16"), ("fp8", "the best FP8")) if of["prepared"][f"sustained_over_{kind}"]]
             lines.append([section, f"D {shape[0]}, {'causal' if shape[2] else 'full'}", f"{own:,.0f} TFLOP/s",
                           f"{of['bf16']['sustained_tera_per_s']:,.0f}" if "bf16" in of else "", ", ".join(over)])
     uneven = result["jagged"][0]

@@ -1,6 +1,6 @@
 """gpu_timing.py: how the GPU bench times: two regimes, because the card is power-capped.
 
-sustained: 0.1 s of calls first, then 40; the median of two turns. cool: 8 calls after a quarter second of rest, the
+sustained: 0.1 s of calls first, then 40; the median of three turns, the second in the other order. cool: 8 calls after a quarter second of rest, the
 best of three. Runs of one group are timed in turns, so that all meet the same clocks. beside: what a ratio of two runs comes from.
 
 SPDX-License-Identifier: Apache-2.0
@@ -37,9 +37,9 @@ def cool(torch, run):
 def in_turns(torch, runs, cool_keys=()):
     """Key -> {"sustained_us", "cool_us" where asked for}."""
     times = {key: [] for key in runs}
-    for _ in range(2):
-        for key, run in runs.items():
-            times[key].append(sustained(torch, run))
+    for turn in range(3):
+        for key in list(runs)[:: -1 if turn == 1 else 1]:
+            times[key].append(sustained(torch, runs[key]))
     result = {key: {"sustained_us": statistics.median(values) * 1e6} for key, values in times.items()}
     for key in cool_keys:
         result[key]["cool_us"] = cool(torch, runs[key]) * 1e6
@@ -49,7 +49,8 @@ def in_turns(torch, runs, cool_keys=()):
 def beside(torch, run, base, rounds=10, seconds=0.02):
     """How many times the speed of `base` `run` has, where both meet the same card. WHY not from two rows of in_turns: seconds and
     other runs lie between those, and the power limit answers in tenths of a second. So short bursts alternate here, and what drifts
-    meets both; which goes first changes from round to round, so that neither is always the later one."""
+    meets both; which goes first changes from round to round, so that neither is always the later one. For runs that draw about the
+    same power: of two others the hungrier one has the clocks of their mean, which it does not keep when it runs alone."""
     counts = {call: max(1, round(seconds / timed(torch, call, 2))) for call in (base, run)}
     for call in (base, run):
         timed(torch, call, 2 * counts[call])

@@ -45,7 +45,7 @@ def test_a_card_that_slows_down_does_not_show_in_a_ratio(card):
 def test_rows_of_one_after_the_other_do_show_it(card):
     runs = {name: card.run(name, 1e-3) for name in ("first", "second", "third")}
     times = gpu_timing.in_turns(TORCH, runs)
-    assert times["third"]["sustained_us"] > 1.03 * times["first"]["sustained_us"]
+    assert times["first"]["sustained_us"] > 1.03 * times["third"]["sustained_us"]  # of three turns the second goes back
 
 
 def test_bursts_alternate_and_either_goes_first(card):
