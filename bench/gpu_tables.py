@@ -117,7 +117,7 @@ def summary(result):
         if row["what"] in ("quantize square", "scatter hdim"):
             lines.append([row["what"], "", f"{row['tb_per_s']:.2f} TB/s", "", f"{row['share']:.2f} of a copy"])
     return (f"{result['device']}, {result['date']}, `scripts/gpu_check`:\n\n"
-            + table(["operation", "shape", "operands prepared", "from BF16", "beside it in the same run"], lines))
+            + table(["operation", "shape", "operands prepared", "from BF16", "over the fastest known, of a copy"], lines))
 
 
 TABLES = {"ceilings": ceilings, "producers": producers, "forward": forward, "jagged": jagged, "forms": forms, "backward": backward}
