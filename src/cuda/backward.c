@@ -442,8 +442,10 @@ static mxattn_status prepare(const run *r)
     const mxa_kernel rows = mxa_backward_of_width(
         p, bf16 ? MXA_KERNEL_BACKWARD_ROWS_BF16_D64 : MXA_KERNEL_BACKWARD_ROWS_D64, 1);
     /* The caller's kernels may be before it, which know nothing of an early start. */
-    mxattn_status status = mxa_cuda_launch(r->device, rows, max_u(r->q_tiles, r->k_tiles), heads,
-                                           2 * width, r->call->stream, &r->params);
+    const unsigned groups = width == 64 ? 2 : 1; /* ROWS_GROUPS */
+    mxattn_status status =
+        mxa_cuda_launch(r->device, rows, max_u(2 / groups * r->q_tiles, r->k_tiles), heads,
+                        groups * width, r->call->stream, &r->params);
     if (!status && r->forward.batch.sequences) {
         status = schedule(r);
         status = status ? status : clear(r);

@@ -55,7 +55,7 @@ mxa_backward_layout mxa_backward_lay_out(const mxattn_attention_problem *p)
     l.delta = take(&at, rows * 4);
     l.row_top = take(&at, rows * 4);
     l.row_rest = take(&at, rows * 4);
-    l.partial = take(&at, heads * l.q_tiles * d * 4);
+    l.partial = take(&at, heads * l.q_tiles * 2 * d * 4);
     l.partial_sink = take(&at, p->has_sink ? heads * l.q_tiles * 2 * 4 : 0);
     l.dout_rows = take(&at, rows * d);
     l.v_rows = take(&at, kv_heads * k_rows * d);

@@ -90,21 +90,24 @@ MXA_DEVICE void sum_columns(const mxa_backward_prepare_params *params, mxa_share
 {
     const int d = dev_thread() % (head_dim / 4) * 4, slice = dev_thread() / (head_dim / 4);
     const int slices = FACTOR_THREADS * 4 / head_dim;
-    const uint64_t first = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)extent->tile;
+    const uint64_t first =
+        2 * ((uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)extent->tile);
+    enum { FLIGHT = 8 }; /* loads on their way at once */
+    const int groups = 2 * extent->tiles;
     const mxa_global at = params->partial + 4 * (first * (uint64_t)head_dim + (uint64_t)d);
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     MXA_NO_UNROLL
-    for (int tile = slice; tile < extent->tiles; tile += 4 * slices) {
-        mxa_u32x4 v[4];
+    for (int group = slice; group < groups; group += FLIGHT * slices) {
+        mxa_u32x4 v[FLIGHT];
         MXA_UNROLL
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < FLIGHT; k++) {
             const mxa_u32x4 zero = {0, 0, 0, 0};
-            v[k] = tile + k * slices < extent->tiles
-                       ? dev_load_global_u32x4(at + 4 * (uint64_t)((tile + k * slices) * head_dim))
+            v[k] = group + k * slices < groups
+                       ? dev_load_global_u32x4(at + 4 * (uint64_t)((group + k * slices) * head_dim))
                        : zero;
         }
         MXA_UNROLL
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < FLIGHT; k++) {
             sum[0] = add_rn(sum[0], f32_bits(v[k].x));
             sum[1] = add_rn(sum[1], f32_bits(v[k].y));
             sum[2] = add_rn(sum[2], f32_bits(v[k].z));

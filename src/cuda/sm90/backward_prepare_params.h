@@ -60,7 +60,7 @@ typedef struct mxa_backward_prepare_params {
     mxa_global delta;        /* FP32 [head][64 * tile + s] */
     mxa_global row_top;  /* the same: LSE in log2 units is row_top + row_rest; +inf: sees no key */
     mxa_global row_rest; /* the same; then, in tiles that are far, the row's factor of P */
-    mxa_global partial;  /* FP32 [head][tile][D] column sums of dO */
+    mxa_global partial;  /* FP32 [head][2 * tile + half][D] column sums of dO */
     mxa_global partial_sink; /* FP32 [head][2 * tile + half], or 0 */
     mxa_global dout_rows;    /* dO's row copy */
     mxa_global v_rows;       /* V's row copy */

@@ -7,11 +7,13 @@
  *   V     the forward's transposed copy, turned back to rows
  * and of each group of 32 rows the norms that exponents are chosen by.
  *
- * One CTA for 64 queries of a q head or 128 keys of a kv head (y: q heads, then kv heads); 2*D
- * threads. A warp holds 32 x 32 elements of dO and of O, which is a block: a lane 8 of 4 rows,
- * those that are one word of the turned copy. They stay as they were read and are widened whenever
- * they are looked at: that leaves registers for three CTAs a multiprocessor, and so loads in flight
- * while others compute.
+ * One CTA for 32 queries of a q head, at D = 64 for 64 (ROWS_GROUPS), or for 128 keys of a kv head
+ * (y: q heads, then kv heads); D threads for 32 queries. A warp holds 32 x 32 elements of dO and of
+ * O, which is a block: a lane 8 of 4 rows, those that are one word of the turned copy. They stay as
+ * they were read and are widened whenever they are looked at: that leaves registers for 24 warps a
+ * multiprocessor, and so loads in flight while others compute. WHY not 64 queries: fewer warps wait
+ * for each other, and at D = 256 there would be room for one CTA; but CTAs of two warps take
+ * longer.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,19 +22,16 @@
 #include "cuda/sm90/backward_turn.h"
 #include "cuda/sm90/prepare_fold.h"
 
-/* Shared memory: maxima of warps; sums of rows, by 32 dimensions; column sums, by half; dO's tile.
- * Or V's tile.
- */
-enum {
-    AT_REDUCE = 0,
-    AT_TILE = 512,
-    AT_SUMS = AT_TILE,
-    AT_COLUMNS = AT_SUMS + 8 * 64 * 16,
-    AT_TURNED = AT_COLUMNS + 2 * 256 * 4
-};
-enum { ROWS_BYTES = AT_TILE + 18976, ROWS_BYTES_D256 = AT_TILE + 33856 };
-MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(16, 128) <= ROWS_BYTES, "dO's tile");
-MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(16, 256) <= ROWS_BYTES_D256, "dO's tile");
+/* Shared memory: maxima of warps; sums of rows, by 32 dimensions; dO's tile. Or V's tile. */
+enum { AT_REDUCE = 0, AT_TILE = 512, AT_SUMS = AT_TILE, AT_TURNED = AT_SUMS + 8 * 32 * 16 };
+enum { TURNED_WORDS = 8 };                               /* of a dimension: 32 tokens */
+#define ROWS_GROUPS(head_dim) ((head_dim) == 64 ? 2 : 1) /* of 32 queries, of a CTA */
+/* Bytes from one group's sums and tile to the next one's. */
+#define GROUP_BYTES (AT_TURNED - AT_TILE + BACKWARD_TURN_BYTES(TURNED_WORDS, 64))
+enum { ROWS_BYTES = AT_TILE + 16928, ROWS_BYTES_D256 = AT_TILE + 33856 };
+MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(TURNED_WORDS, 128) <= ROWS_BYTES, "dO's tile");
+MXA_STATIC_ASSERT(AT_TURNED + BACKWARD_TURN_BYTES(TURNED_WORDS, 256) <= ROWS_BYTES_D256,
+                  "dO's tile");
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 128) <= ROWS_BYTES - AT_TILE, "V's tile");
 MXA_STATIC_ASSERT(BACKWARD_TURN_BYTES(32, 256) <= ROWS_BYTES_D256 - AT_TILE, "V's tile");
 enum {
@@ -46,18 +45,28 @@ MXA_DEVICE float v_rows_most(int head_dim)
     return head_dim > 128 ? 146.0f : 206.0f;
 }
 
-/* Largest x of the half of the CTA (of `warps` warps) that this thread is in. */
-MXA_DEVICE uint32_t half_max(mxa_shared at, uint32_t x, int warps)
+/* Number of the thread's group in the CTA, and of the thread in the group. */
+MXA_DEVICE int rows_own(int head_dim)
 {
-    int warp = dev_thread() >> 5, first = warp - warp % warps;
-    x = warp_max_u32(x);
-    cta_sync();
+    return ROWS_GROUPS(head_dim) == 1 ? 0 : dev_thread_again() / head_dim;
+}
+
+MXA_DEVICE int rows_thread(int head_dim)
+{
+    return ROWS_GROUPS(head_dim) == 1 ? dev_thread() : dev_thread_again() % head_dim;
+}
+
+/* Largest x of the warps of the thread's group, each of which has its own. One barrier: after it
+ * AT_REDUCE is still read. */
+MXA_DEVICE uint32_t warps_max(mxa_shared shared, uint32_t x, int head_dim)
+{
+    const int warp = dev_thread() >> 5, warps = head_dim / 32, first = rows_own(head_dim) * warps;
     if ((dev_thread() & 31) == 0) {
-        dev_store_shared_u32(at + AT_REDUCE + 4 * (uint32_t)warp, x);
+        dev_store_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)warp, x);
     }
     cta_sync();
     for (int w = first; w < first + warps; w++) {
-        x = max_u32(x, dev_load_shared_u32(at + AT_REDUCE + 4 * (uint32_t)w));
+        x = max_u32(x, dev_load_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)w));
     }
     return x;
 }
@@ -290,25 +299,25 @@ MXA_DEVICE int held_first(int quad)
 
 /* Sums over 32 dimensions, four lanes, of 16 values, the four of row_sums of each of four rows, to
  * shared memory. Half of a lane's values go away with each step. */
-MXA_DEVICE void sum_rows(mxa_shared shared, int part, int half, float *v)
+MXA_DEVICE void sum_rows(mxa_shared shared, int part, float *v)
 {
     const int lane = dev_thread() & 31;
     sum_halves(v, 8, 1);
     sum_halves(v, 4, 2);
-    const int row = 32 * half + held_first(lane >> 2) + HELD_ROW(2 * (lane & 1) + (lane >> 1 & 1));
+    const int row = held_first(lane >> 2) + HELD_ROW(2 * (lane & 1) + (lane >> 1 & 1));
     const mxa_u32x4 sums = {bits_f32(v[0]), bits_f32(v[1]), bits_f32(v[2]), bits_f32(v[3])};
-    dev_store_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(64 * part + row), sums);
+    dev_store_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(32 * part + row), sums);
 }
 
-/* Column sums of the warp's 32 rows to shared memory; v: of four rows. */
-MXA_DEVICE void sum_columns(mxa_shared shared, int head_dim, int half, int d, float *v)
+/* Column sums of the warp's 32 rows to `to`; v: of four rows. */
+MXA_DEVICE void sum_columns(mxa_global to, int d, float *v)
 {
     const int lane = dev_thread() & 31;
     sum_halves(v, 4, 4);
     sum_halves(v, 2, 8);
     sum_halves(v, 1, 16);
     const int column = d + (lane & 4) + (lane >> 2 & 2) + (lane >> 4 & 1);
-    dev_store_shared_f32(shared + AT_COLUMNS + 4 * (uint32_t)(half * head_dim + column), v[0]);
+    dev_store_global_f32(to + 4 * (uint64_t)column, v[0]);
 }
 
 /* What eight elements of a row add to its sums. */
@@ -329,22 +338,22 @@ MXA_DEVICE void multiply_row(const float *x, const float *o, const float *mean, 
     v[3] = sums.dout_mean;
 }
 
-/* Row `row` of the tile, one thread, and with its warp the group that is the warp's 32 rows. */
+/* Row `row` of group `group`, one thread, and with its warp the group; most: its exponent's. */
 MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_shared shared,
-                            int head_dim, const load_place *place, uint64_t block, int row,
-                            int head, const row_given *given)
+                            int head_dim, const load_place *place, uint64_t group, int row,
+                            int head, const row_given *given, uint32_t most)
 {
     row_sums sums = {0.0f, 0.0f, 0.0f, 0.0f};
     MXA_UNROLL
     for (int part = 0; part < head_dim / 32; part++) {
         const mxa_u32x4 v =
-            dev_load_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(64 * part + row));
+            dev_load_shared_u32x4(shared + AT_SUMS + 16 * (uint32_t)(32 * part + row));
         sums.dout_o = add_rn(sums.dout_o, f32_bits(v.x));
         sums.dout_dout = add_rn(sums.dout_dout, f32_bits(v.y));
         sums.o_o = add_rn(sums.o_o, f32_bits(v.z));
         sums.dout_mean = add_rn(sums.dout_mean, f32_bits(v.w));
     }
-    const uint64_t at = 4 * (block * 64 + (uint64_t)row);
+    const uint64_t at = 4 * (group * MXA_BACKWARD_GROUP + (uint64_t)row);
     row_result r;
     finish_row(params, place->position + row < place->used, head, given, &sums, &r);
     dev_store_global_f32(params->delta + at, r.delta);
@@ -358,12 +367,9 @@ MXA_DEVICE void finish_rows(const mxa_backward_prepare_params *params, mxa_share
     const int far = warp_any(top > bits_f32((float)MXA_BACKWARD_FAR) && top < NOT_FINITE);
     const int wide = warp_any(top > bits_f32((float)MXA_BACKWARD_WIDE) && top < NOT_FINITE);
     const float squares = sum_lanes(sums.dout_dout, 32), share = sum_lanes(r.sink, 32);
-    if ((row & 31) == 0) {
-        const uint64_t group = 2 * block + (uint64_t)(row >> 5);
-        const uint32_t most =
-            dev_load_shared_u32(shared + AT_REDUCE + 256 + 8 * (uint32_t)(row >> 5));
+    if (row == 0) {
         const uint32_t exponent =
-            dev_load_shared_u32(shared + AT_REDUCE + 260 + 8 * (uint32_t)(row >> 5));
+            (uint32_t)(most < NOT_FINITE ? rows_exponent(most) : MXA_EXPONENT_NONE);
         const int finite = dout < NOT_FINITE && most < NOT_FINITE;
         /* Where FP32 loses squares: no row is longer than as if all its values were the largest. */
         const float norm = dout < bits_f32(SQUARES_LEAST)
@@ -419,9 +425,11 @@ MXA_DEVICE void read_mean(const mxa_backward_prepare_params *params, int sequenc
 MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared shared, int type,
                           int head_dim, const load_place *place, const int *position, int head,
                           const held_rows *dout, const held_rows *out, row_rounding *rounding,
-                          uint32_t most, mxa_global to, int d)
+                          uint32_t most, uint64_t group, int row, int d)
 {
-    const int half = dev_thread() / head_dim, finite = most < NOT_FINITE;
+    const int finite = most < NOT_FINITE;
+    const uint64_t first = group * MXA_BACKWARD_GROUP + (uint64_t)row;
+    const mxa_global to = params->dout_rows + (first * (uint64_t)head_dim + (uint64_t)d);
     const float inverse = finite ? inverse_power(rows_exponent(most)) : 0.0f;
     float mean[8], sums[16], columns[8];
     uint32_t codes[8];
@@ -442,28 +450,48 @@ MXA_DEVICE void work_rows(const mxa_backward_prepare_params *params, mxa_shared 
             columns[j] = i == 0 ? x[j] : add_rn(columns[j], x[j]);
         }
     }
-    turn(shared + AT_TURNED, 16, d, 8 * half + ((dev_thread() & 31) >> 2), 0x3210, 2, codes);
-    sum_rows(shared, d / 32, half, sums);
-    sum_columns(shared, head_dim, half, d, columns);
+    turn(shared + AT_TURNED, TURNED_WORDS, d, (dev_thread() & 31) >> 2, 0x3210, 2, codes);
+    sum_rows(shared, d / 32, sums);
+    sum_columns(params->partial + 4 * group * (uint64_t)head_dim, d, columns);
 }
 
-/* 64 queries of one q head. Types: 0 where not a constant. */
-MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_shared shared,
-                                int type, int head_dim, int head)
+/* dO^T of 32 queries, half of a tile of 64 as the main kernel's shared memory holds it
+ * (backward_unit), to memory: of each row two of its four units. */
+MXA_DEVICE void write_half(mxa_shared tile, int head_dim, int half, mxa_global to)
 {
-    const int warp = dev_thread() >> 5, lane = dev_thread() & 31, warps = head_dim / 32;
-    const int half = warp / warps, row = 32 * half + held_first(lane >> 2);
-    const int d = 32 * (warp % warps) + 8 * (lane & 3);
-    const uint64_t block = (uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)dev_block_x();
+    MXA_UNROLL
+    for (int i = 0; i < 2; i++) {
+        const int index = rows_thread(head_dim) + i * head_dim, row = index / 2, part = index % 2;
+        const mxa_shared at = backward_word(tile, TURNED_WORDS, backward_dimension(row), 4 * part);
+        const mxa_u32x4 v = {dev_load_shared_u32(at), dev_load_shared_u32(at + 4),
+                             dev_load_shared_u32(at + 8), dev_load_shared_u32(at + 12)};
+        const int unit = 4 * row + (((2 * half + part) ^ row >> 1) & 3);
+        dev_store_global_u32x4(to + 16 * (uint64_t)unit, v);
+    }
+}
+
+/* A group of 32 queries of a q head, half a tile. Types: 0 where not a constant. */
+MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_shared cta, int type,
+                                int head_dim, int head)
+{
+    const int groups = ROWS_GROUPS(head_dim), own = rows_own(head_dim);
+    const int tile = dev_block_x() / (2 / groups), thread = rows_thread(head_dim);
+    const int half = groups == 2 ? own : dev_block_x() % 2;
+    const int lane = thread & 31, row = held_first(lane >> 2);
+    const int d = 32 * (thread >> 5) + 8 * (lane & 3);
+    const uint64_t group =
+        2 * ((uint64_t)head * (uint64_t)params->q_tiles + (uint64_t)tile) + (uint64_t)half;
+    const mxa_shared shared = cta + (uint32_t)(own * GROUP_BYTES);
     load_place place;
     int q_row;
-    if (!backward_find_queries(&params->batch, dev_block_x(), &place, &q_row)) {
-        if (params->partial_sink && dev_thread() < 2) {
-            dev_store_global_f32(params->partial_sink + 4 * (2 * block + (uint64_t)dev_thread()),
-                                 0.0f);
+    if (!backward_find_queries(&params->batch, tile, &place, &q_row)) {
+        if (params->partial_sink && thread == 0) {
+            dev_store_global_f32(params->partial_sink + 4 * group, 0.0f);
         }
         return;
     }
+    place.position += MXA_BACKWARD_GROUP * half;
+    q_row += MXA_BACKWARD_GROUP * half;
     const int first = place.position + row;
     const int position[4] = {first, first + HELD_ROW(1), first + HELD_ROW(2), first + HELD_ROW(3)};
     held_rows dout, out;
@@ -472,41 +500,19 @@ MXA_DEVICE void rows_of_queries(const mxa_backward_prepare_params *params, mxa_s
     hold_rows(&params->dout, type, &place, &seen, position, head, d, params->head_dim_v, &dout);
     hold_rows(&params->o, type, &place, &seen, position, head, d, params->head_dim_v, &out);
     row_given given = {0.0f, 0.0f, 0.0f};
-    if (dev_thread() < MXA_BACKWARD_TILE_Q) {
-        read_row(params, &place, place.position + dev_thread(), q_row + dev_thread(), head, &given);
+    if (thread < MXA_BACKWARD_GROUP) {
+        read_row(params, &place, place.position + thread, q_row + thread, head, &given);
     }
     row_rounding rounding = {params->dout.type <= MXA_GPU_BF16 ? params->dout.block : -1,
                              params->dout.rounding, 0.0f, 0.0f};
-    const uint32_t mine = warp_most(type, &dout, &rounding);
-    if (lane == 0) {
-        dev_store_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)warp, mine);
-    }
-    cta_sync();
-    uint32_t most = 0;
-    for (int w = 0; w < warps; w++) {
-        most = max_u32(most,
-                       dev_load_shared_u32(shared + AT_REDUCE + 4 * (uint32_t)(half * warps + w)));
-    }
+    const uint32_t most = warps_max(cta, warp_most(type, &dout, &rounding), head_dim);
     work_rows(params, shared, type, head_dim, &place, position, head, &dout, &out, &rounding, most,
-              params->dout_rows + ((block * 64 + (uint64_t)row) * (uint64_t)head_dim + (uint64_t)d),
-              d);
-    if (dev_thread() % head_dim == 0) {
-        dev_store_shared_u32x2(
-            shared + AT_REDUCE + 256 + 8 * (uint32_t)half, most,
-            (uint32_t)(most < NOT_FINITE ? rows_exponent(most) : MXA_EXPONENT_NONE));
-    }
+              group, row, d);
     cta_sync();
-    write_turned(shared + AT_TURNED, 16, head_dim,
-                 params->dout_t + block * (uint64_t)(64 * head_dim));
-    if (dev_thread() < MXA_BACKWARD_TILE_Q) {
-        finish_rows(params, shared, head_dim, &place, block, dev_thread(), head, &given);
-    }
-    const int column = dev_thread() - head_dim; /* the second half of the threads */
-    if (column >= 0) {
-        const mxa_shared at = shared + AT_COLUMNS + 4 * (uint32_t)column;
-        dev_store_global_f32(
-            params->partial + 4 * (block * (uint64_t)head_dim + (uint64_t)column),
-            add_rn(dev_load_shared_f32(at), dev_load_shared_f32(at + 4 * (uint32_t)head_dim)));
+    write_half(shared + AT_TURNED, head_dim, groups == 2 ? (int)(group & 1) : dev_block_x() % 2,
+               params->dout_t + (group >> 1) * (uint64_t)(64 * head_dim));
+    if (thread < MXA_BACKWARD_GROUP) {
+        finish_rows(params, shared, head_dim, &place, group, thread, head, &given, most);
     }
 }
 
@@ -523,13 +529,13 @@ MXA_DEVICE int v_rows_log2(uint32_t square, int head_dim)
 MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shared shared,
                              int head_dim, int head)
 {
-    const int chunks = head_dim / 8, warps = head_dim / 32, tile = dev_block_x();
+    const int chunks = head_dim / 8, tile = dev_block_x(), groups = ROWS_GROUPS(head_dim);
     const mxa_global from =
         params->v +
         (uint64_t)(head * (int64_t)params->head_dim_v * params->k_rows + 128 * (int64_t)tile);
     MXA_UNROLL
-    for (int i = 0; i < 4; i++) {
-        const int unit = dev_thread() + i * 2 * head_dim, d = unit / 8, part = unit % 8;
+    for (int i = 0; i < 8 / groups; i++) {
+        const int unit = dev_thread() + i * groups * head_dim, d = unit / 8, part = unit % 8;
         mxa_u32x4 v = {0, 0, 0, 0};
         if (d < params->head_dim_v) {
             v = dev_load_global_u32x4(from + (uint64_t)(d * params->k_rows + 16 * part));
@@ -543,8 +549,8 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
     load_find(&params->batch, 1, 128 * tile, &place);
     cta_sync();
     MXA_UNROLL
-    for (int i = 0; i < 2; i++) {
-        const int item = dev_thread() + i * 2 * head_dim, d = item % chunks * 8;
+    for (int i = 0; i < 4 / groups; i++) {
+        const int item = dev_thread() + i * groups * head_dim, d = item % chunks * 8;
         const int quad = item / chunks; /* slots 4*quad.. of the tile */
         const int row = 16 * (quad >> 2) + 2 * (quad & 3);
         const int rows[4] = {row, row + 1, row + 8, row + 9};
@@ -567,7 +573,8 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
             }
             most = max_u32(most, bits_f32(sum_lanes(square, chunks)));
         }
-        most = half_max(shared, most, warps);
+        cta_sync(); /* AT_REDUCE of the group before is read */
+        most = warps_max(shared, warp_max_u32(most), head_dim);
         const int down = v_rows_log2(most, head_dim);
         const uint32_t factor = shift_factor(-down);
         MXA_UNROLL
@@ -578,8 +585,8 @@ MXA_DEVICE void rows_of_keys(const mxa_backward_prepare_params *params, mxa_shar
                                d),
                 shift_codes(turned[t], factor), shift_codes(turned[4 + t], factor));
         }
-        if (dev_thread() % head_dim == 0) {
-            const int group = 4 * tile + 2 * i + dev_thread() / head_dim;
+        if (rows_thread(head_dim) == 0) {
+            const int group = 4 * tile + groups * i + rows_own(head_dim);
             const uint64_t at =
                 (uint64_t)(head * (params->k_rows / MXA_BACKWARD_GROUP) + (int64_t)group);
             const uint64_t pair =
@@ -602,12 +609,12 @@ MXA_DEVICE void backward_rows(const mxa_backward_prepare_params *params, int typ
     if (params->batch.status && dev_load_global_u32(params->batch.status)) {
         return;
     }
-    const int y = dev_block_y();
+    const int x = dev_block_x(), y = dev_block_y();
     if (y < params->heads) {
-        if (dev_block_x() < params->q_tiles_most) {
+        if (x < 2 / ROWS_GROUPS(head_dim) * params->q_tiles_most) {
             rows_of_queries(params, shared, type, head_dim, y);
         }
-    } else if (dev_block_x() < params->k_tiles) {
+    } else if (x < params->k_tiles) {
         rows_of_keys(params, shared, head_dim, y - params->heads);
     }
 }
@@ -617,12 +624,12 @@ MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d64, 128, mxa_backward_prepare_params, p
     backward_rows(&parameters, 0, 64);
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d128, 256, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d128, 128, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, 0, 128);
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d256, 512, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_SMALL(mxa_sm90_backward_rows_d256, 256, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, 0, 256);
 }
@@ -633,12 +640,12 @@ MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d64, 128, 6, mxa_backward_prepare_pa
     backward_rows(&parameters, MXA_GPU_BF16, 64);
 }
 
-MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d128, 256, 3, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d128, 128, 6, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, MXA_GPU_BF16, 128);
 }
 
-MXA_KERNEL_SMALL(mxa_sm90_backward_rows_bf16_d256, 512, mxa_backward_prepare_params, parameters)
+MXA_KERNEL_MANY(mxa_sm90_backward_rows_bf16_d256, 256, 3, mxa_backward_prepare_params, parameters)
 {
     backward_rows(&parameters, MXA_GPU_BF16, 256);
 }
