@@ -2,8 +2,9 @@
  * instruction set.
  *
  * A quad, 128 dims of a token, is divided into cut words (words_portable.h), which never leave the
- * first cache; then the quantizer's steps follow (quantize_batch_body.h): up to 8 quads of a row,
- * or a quad of each token of a square, get their scales at once and are encoded. Chunks that cut
+ * first cache; then the quantizer's steps follow (quantize_batch_body.h): up to 8 quads, of a row
+ * or of several short ones, or a quad of each token of a square, get their scales at once and are
+ * encoded. Chunks that cut
  * words do not hold enough of (codes below the smallest normal one, scales near either end, NaN and
  * infinity) are divided and encoded again in FP32: rare, but for zeros.
  * Included after one vec_wide_*.h and its words_*.h.
@@ -180,12 +181,6 @@ static __attribute__((noinline)) void quad_again(const mxa_norm_strip *strip, fo
     }
 }
 
-/* Encodes `count` quads, their keys `next` apart; a bit for each that may need it again. */
-ALWAYS_INLINE uint32_t encode_quads(format f, batch *b, int count, int next, int stream)
-{
-    return encode_batch(f, b, count, 2, 0, (keys){b->key, NULL}, next, stream, (asked){0});
-}
-
 /* Quad i of a batch, which may need it again; kept: it lies in b->whole. */
 ALWAYS_INLINE void finish_quad(const mxa_norm_strip *strip, format f, int64_t token, int64_t d,
                                batch *b, int i, const uint8_t *scale, int kept)
@@ -195,6 +190,52 @@ ALWAYS_INLINE void finish_quad(const mxa_norm_strip *strip, format f, int64_t to
     if (at != b->codes[2 * i]) {
         codes_leave(b->codes[2 * i], at, QUAD);
     }
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * encode: functions of their own, as what a code is made of does not depend on x's type
+ * --------------------------------------------------------------------------------------------- */
+
+/* Quads side by side in a square, where the payload passes by the caches. WHY: each row lies on a
+ * page of its own, of x and of the payload, 64 pages of which a core knows no more at once, and
+ * memory is written faster by 256 bytes: encoding alone by two 0.96 to 0.98 of the time (Zen 3, two
+ * threads), division too 0.96 of that (Skylake). In the caches the words of two leave the first
+ * one, and it would take longer. */
+enum { ASIDE = 2 };
+
+/* Encodes `count` quads of each of `batches` batches, their keys `next` apart; small: a bit for
+ * each that may need it again. */
+ALWAYS_INLINE void encode_of(mxattn_dtype narrow, batch *b, int batches, int count, int next,
+                             int stream, uint32_t small[ASIDE])
+{
+    const format f = {MXATTN_F32, narrow, 1, 0, 1};
+    if (batches == 1) {
+        const keys key = {b->key, NULL};
+        small[0] = encode_batch(f, b, count, 2, 0, key, next, stream, (asked){0});
+        return;
+    }
+    small[0] = small[1] = 0;
+    for (int i = 0; i < count; i++) {
+        for (int q = 0; q < ASIDE; q++) {
+            small[q] |= encode_quad(f, &b[q], i, 2, 0, (keys){b[q].key, NULL}, 1) << i;
+        }
+    }
+}
+
+#define DEFINE_ENCODE(name, narrow)                                                                \
+    static __attribute__((noinline)) void name(batch *b, int batches, int count, int next,         \
+                                               int stream, uint32_t small[ASIDE])                  \
+    {                                                                                              \
+        encode_of(narrow, b, batches, count, next, stream, small);                                 \
+    }
+
+DEFINE_ENCODE(encode_e4m3, MXATTN_E4M3)
+DEFINE_ENCODE(encode_e5m2, MXATTN_E5M2)
+
+ALWAYS_INLINE void encode(format f, batch *b, int batches, int count, int next, int stream,
+                          uint32_t small[ASIDE])
+{
+    (f.narrow == MXATTN_E5M2 ? encode_e5m2 : encode_e4m3)(b, batches, count, next, stream, small);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -219,62 +260,89 @@ ALWAYS_INLINE void store_row_scales(const mxa_scale_place *place, int64_t token,
     }
 }
 
-/* Where the quads of a group lie. */
-ALWAYS_INLINE void point(batch *b, int quads, uint8_t *out)
+/* Where the words of the first `quads` quads of a batch lie. */
+ALWAYS_INLINE void batch_begin(batch *b, int quads)
 {
-    for (int q = 0; q < quads; q++) {
-        b->words[2 * q] = &b->space[2 * q][0];
-        b->codes[2 * q] = out + q * QUAD;
+    memset(b->folded, UNUSED, GROUP * sizeof b->folded[0]);
+    for (int i = 0; i < quads; i++) {
+        b->words[2 * i] = b->space[2 * i];
     }
 }
 
-/* Up to GROUP_DIMS dims of a token. */
-ALWAYS_INLINE void row_group(const mxa_norm_strip *strip, format f, int64_t token, int64_t d,
-                             const mxa_quantize_strip *tags, batch *b)
+/* Divides the quads at dim d of a token, which become those from `first` on of a batch. */
+ALWAYS_INLINE void divide_row(const mxa_norm_strip *strip, format f, int64_t token, int64_t d,
+                              int quads, int first, batch *b)
+{
+    uint8_t *out = strip->payload + token * strip->payload_stride + d;
+    const int whole = strip->dims - d < quads * QUAD ? quads - 1 : quads;
+    row_end end;
+    for (int i = first; i < first + quads; i++, d += QUAD) {
+        words largest[CHUNKS];
+        ask_ahead(strip, f.wide, token, d);
+        if (divide_quad(quad_at(strip, f.wide, token, d, &end), f.wide, b->space[2 * i], 1,
+                        largest)) {
+            none_so_far(largest);
+            largest_of(b->space[2 * i], largest);
+        }
+        words_store(b->folded[i], words_fold_chunks(largest));
+    }
+    for (int q = 0; q < quads; q++) {
+        b->codes[2 * (first + q)] = q < whole ? out + q * QUAD : b->whole[2 * (first + q)];
+    }
+}
+
+/* What quads of a row, from quad `first` of a batch on, still need behind the loop over it; again,
+ * small: a bit for each quad. */
+ALWAYS_INLINE void finish_row(const mxa_norm_strip *strip, format f, int64_t token, int64_t d,
+                              int width, int first, uint32_t again, uint32_t small, batch *b)
+{
+    const int whole = width / QUAD;
+    for (int q = 0; again && q * QUAD < width; q++) {
+        const int i = first + q;
+        if (again >> i & 1) {
+            finish_quad(strip, f, token, d + q * QUAD, b, i, b->scale + i * CHUNKS,
+                        strip->stream && small >> i & 1);
+        }
+    }
+    if (width % QUAD != 0) {
+        memcpy(strip->payload + token * strip->payload_stride + d + whole * QUAD,
+               b->whole[2 * (first + whole)], (size_t)(width % QUAD));
+    }
+}
+
+/* Up to GROUP_DIMS dims from d on of each of `tokens` tokens, a group of quads altogether. */
+ALWAYS_INLINE void row_group(const mxa_norm_strip *strip, format f, int64_t first, int tokens,
+                             int64_t d, batch *b)
 {
     const int64_t left = strip->dims - d;
     const int width = left < GROUP_DIMS ? (int)left : GROUP_DIMS;
-    const int quads = (width + QUAD - 1) / QUAD, whole = width / QUAD;
-    uint8_t *out = strip->payload + token * strip->payload_stride + d;
-    row_end end;
-    for (int q = 0; q < quads; q++) {
-        const int64_t at = d + q * QUAD;
-        ask_ahead(strip, f.wide, token, at);
-        words largest[CHUNKS];
-        if (divide_quad(quad_at(strip, f.wide, token, at, &end), f.wide, b->space[2 * q], 1,
-                        largest)) {
-            none_so_far(largest);
-            largest_of(b->space[2 * q], largest);
-        }
-        words_store(b->folded[q], words_fold_chunks(largest));
+    const int quads = (width + QUAD - 1) / QUAD;
+    for (int t = 0; t < tokens; t++) {
+        divide_row(strip, f, first + t, d, quads, t * quads, b);
     }
-    point(b, quads, out);
-    if (whole < quads) {
-        b->codes[2 * whole] = b->whole[2 * whole];
+    const int special = scales_of_batch(strip->tags.rounding, f, tokens * quads, 0, b);
+    for (int t = 0; t < tokens; t++) {
+        store_row_scales(&strip->places[MXATTN_HDIM], first + t, d / MXA_BLOCK, width / MXA_BLOCK,
+                         b->scale + t * quads * CHUNKS);
     }
-    const uint32_t slow = scales_of_batch(tags, f, quads, 0, b) ? 0xFFFFFFFF : 0;
-    store_row_scales(&strip->places[MXATTN_HDIM], token, d / MXA_BLOCK, width / MXA_BLOCK,
-                     b->scale);
-    const uint32_t small = encode_quads(f, b, quads, CHUNKS, strip->stream), again = slow | small;
-    for (int q = 0; again && q < quads; q++) {
-        if (again >> q & 1) {
-            finish_quad(strip, f, token, d + q * QUAD, b, q, b->scale + q * CHUNKS,
-                        strip->stream && small >> q & 1);
-        }
-    }
-    if (whole < quads) {
-        memcpy(out + whole * QUAD, b->whole[2 * whole], (size_t)(width - whole * QUAD));
+    uint32_t small[ASIDE];
+    encode(f, b, 1, tokens * quads, CHUNKS, strip->stream, small);
+    const uint32_t again = special ? 0xFFFFFFFF : small[0];
+    for (int t = 0; (again || width % QUAD != 0) && t < tokens; t++) {
+        finish_row(strip, f, first + t, d, width, t * quads, again, small[0], b);
     }
 }
 
-ALWAYS_INLINE void strip_rows(const mxa_norm_strip *strip, format f)
+/* Rows of which `most` make a group, or 1 each of which makes some. */
+ALWAYS_INLINE void strip_rows(const mxa_norm_strip *strip, format f, int most)
 {
-    const mxa_quantize_strip tags = {.tags = strip->tags};
     batch b;
-    memset(b.folded, UNUSED, GROUP * sizeof b.folded[0]);
-    for (int64_t token = 0; token < strip->used; token++) {
+    batch_begin(&b, GROUP);
+    for (int64_t token = 0; token < strip->used; token += most) {
+        const int64_t left = strip->used - token;
+        const int tokens = left < most ? (int)left : most;
         for (int64_t d = 0; d < strip->dims; d += GROUP_DIMS) {
-            row_group(strip, f, token, d, &tags, &b);
+            row_group(strip, f, token, most == 1 ? 1 : tokens, d, &b);
         }
     }
     for (int64_t token = strip->used; token < strip->tokens; token++) {
@@ -289,19 +357,11 @@ ALWAYS_INLINE void strip_rows(const mxa_norm_strip *strip, format f)
  * squares
  * --------------------------------------------------------------------------------------------- */
 
-/* Quads side by side, where the payload passes by the caches. WHY: each row lies on a page of its
- * own, of x and of the payload, 64 pages of which a core knows no more at once, and memory is
- * written faster by 256 bytes: encoding alone by two 0.96 to 0.98 of the time (Zen 3, two threads),
- * division too 0.96 of that (Skylake). In the caches the words of two leave the first one, and it
- * would take longer. */
-enum { ASIDE = 2 };
-
 /* `count` quads of every token are divided, side by side, and get their scales; sets slow[q] where
  * one is slow. */
 ALWAYS_INLINE void divide_square(const mxa_norm_strip *strip, format f, int64_t d, int count,
                                  batch *b, uint32_t *slow)
 {
-    const mxa_quantize_strip tags = {.tags = strip->tags};
     const int used = (int)strip->used;
     words largest[ASIDE][CHUNKS];
     int exact[ASIDE] = {0};
@@ -317,7 +377,6 @@ ALWAYS_INLINE void divide_square(const mxa_norm_strip *strip, format f, int64_t 
             const int whole = strip->dims - at >= QUAD;
             exact[q] |= divide_quad(quad_at(strip, f.wide, token, at, &end), f.wide,
                                     b[q].space[2 * token], 0, largest[q]);
-            b[q].words[2 * token] = b[q].space[2 * token];
             b[q].codes[2 * token] =
                 whole ? strip->payload + token * strip->payload_stride + at : b[q].whole[2 * token];
         }
@@ -332,36 +391,26 @@ ALWAYS_INLINE void divide_square(const mxa_norm_strip *strip, format f, int64_t 
             }
         }
         words_store(b[q].folded[0], words_fold_chunks(largest[q]));
-        slow[q] = scales_of_batch(&tags, f, 1, 0, &b[q]) ? 0xFFFFFFFF : 0;
+        slow[q] = scales_of_batch(strip->tags.rounding, f, 1, 0, &b[q]) ? 0xFFFFFFFF : 0;
         store_square_scales(strip->places, strip->tokens, at, left < QUAD ? (int)left : QUAD,
                             b[q].scale);
     }
 }
 
-ALWAYS_INLINE void encode_aside(format f, batch *b, int count, int used, int stream,
-                                uint32_t small[ASIDE])
-{
-    for (int token = 0; token < used; token++) {
-        for (int q = 0; q < count; q++) {
-            small[q] |= encode_quad(f, &b[q], token, 2, 0, (keys){b[q].key, NULL}, stream) << token;
-        }
-    }
-}
-
 /* `count` quads of every token. */
 ALWAYS_INLINE void square_quads(const mxa_norm_strip *strip, format f, int64_t d, int count,
-                                int stream, batch b[ASIDE])
+                                batch b[ASIDE])
 {
     const int used = (int)strip->used;
-    uint32_t slow[ASIDE], small[ASIDE] = {0};
+    uint32_t slow[ASIDE], small[ASIDE];
     divide_square(strip, f, d, count, b, slow);
-    encode_aside(f, b, count, used, stream, small);
+    encode(f, b, count, used, 0, strip->stream, small);
     for (int q = 0; q < count; q++) {
         const int64_t at = d + q * QUAD, left = strip->dims - at;
         for (int token = 0; (slow[q] | small[q]) && token < used; token++) {
             if ((slow[q] | small[q]) >> token & 1) {
                 finish_quad(strip, f, token, at, &b[q], token, b[q].scale,
-                            stream && small[q] >> token & 1);
+                            strip->stream && small[q] >> token & 1);
             }
         }
         for (int token = 0; left < QUAD && token < used; token++) {
@@ -376,17 +425,13 @@ ALWAYS_INLINE void strip_squares(const mxa_norm_strip *strip, format f)
     batch b[ASIDE];
     int64_t d = 0;
     for (int q = 0; q < ASIDE; q++) {
-        memset(b[q].folded, UNUSED, GROUP * sizeof b[q].folded[0]);
+        batch_begin(&b[q], (int)strip->used);
     }
     for (; strip->stream && d + (ASIDE - 1) * QUAD < strip->dims; d += ASIDE * QUAD) {
-        square_quads(strip, f, d, ASIDE, 1, b);
+        square_quads(strip, f, d, ASIDE, b);
     }
     for (; d < strip->dims; d += QUAD) {
-        if (strip->stream) {
-            square_quads(strip, f, d, 1, 1, b);
-        } else {
-            square_quads(strip, f, d, 1, 0, b);
-        }
+        square_quads(strip, f, d, 1, b);
     }
 }
 
@@ -394,44 +439,43 @@ ALWAYS_INLINE void strip_squares(const mxa_norm_strip *strip, format f)
  * a strip
  * --------------------------------------------------------------------------------------------- */
 
-/* WHY the copy: stores of bytes may alias *strip, whose fields would be read again after each. */
-ALWAYS_INLINE void strip_of(const mxa_norm_strip *strip, format f)
-{
-    mxa_norm_strip copy = *strip;
-    /* Whole lines only: a part of one would be read before it is written. */
-    copy.stream &=
-        copy.dims % 64 == 0 && copy.payload_stride % 64 == 0 && (uintptr_t)copy.payload % 64 == 0;
-    if (copy.tags.block == MXATTN_BLOCK_ROW) {
-        strip_rows(&copy, f);
-    } else {
-        strip_squares(&copy, f);
-    }
-}
-
-#define DEFINE_STRIP(name, wide, narrow)                                                           \
-    static __attribute__((noinline)) void name(const mxa_norm_strip *strip)                        \
+/* WHY a copy of the strip: stores of bytes may alias it, and its fields would be read again after
+ * each. WHY a function for each kind: constants of all of them would not stay in registers. */
+#define DEFINE_STRIP(name, wide)                                                                   \
+    static __attribute__((noinline)) void name##_row(const mxa_norm_strip *strip)                  \
     {                                                                                              \
-        strip_of(strip, (format){wide, narrow, 1, 0, 1});                                          \
+        const mxa_norm_strip copy = *strip;                                                        \
+        strip_rows(&copy, (format){wide, copy.tags.dtype, 1, 0, 1}, 1);                            \
+    }                                                                                              \
+    static __attribute__((noinline)) void name##_short(const mxa_norm_strip *strip)                \
+    {                                                                                              \
+        const mxa_norm_strip copy = *strip;                                                        \
+        const int quads = (int)((copy.dims + QUAD - 1) / QUAD);                                    \
+        strip_rows(&copy, (format){wide, copy.tags.dtype, 1, 0, 1}, GROUP / quads);                \
+    }                                                                                              \
+    static __attribute__((noinline)) void name##_square(const mxa_norm_strip *strip)               \
+    {                                                                                              \
+        const mxa_norm_strip copy = *strip;                                                        \
+        strip_squares(&copy, (format){wide, copy.tags.dtype, 1, 0, 1});                            \
     }
 
-DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
-DEFINE_STRIP(strip_f16_e4m3, MXATTN_F16, MXATTN_E4M3)
-DEFINE_STRIP(strip_bf16_e4m3, MXATTN_BF16, MXATTN_E4M3)
-DEFINE_STRIP(strip_f32_e5m2, MXATTN_F32, MXATTN_E5M2)
-DEFINE_STRIP(strip_f16_e5m2, MXATTN_F16, MXATTN_E5M2)
-DEFINE_STRIP(strip_bf16_e5m2, MXATTN_BF16, MXATTN_E5M2)
+DEFINE_STRIP(strip_f32, MXATTN_F32)
+DEFINE_STRIP(strip_f16, MXATTN_F16)
+DEFINE_STRIP(strip_bf16, MXATTN_BF16)
 
-void WORDS_NAME(mxa_norm_strip)(const mxa_norm_strip *strip)
+void WORDS_NAME(mxa_norm_strip)(const mxa_norm_strip *given)
 {
-    const int e5m2 = strip->tags.dtype == MXATTN_E5M2;
-    if (strip->x_dtype == MXATTN_F32) {
-        (e5m2 ? strip_f32_e5m2 : strip_f32_e4m3)(strip);
-    } else if (strip->x_dtype == MXATTN_F16) {
-        (e5m2 ? strip_f16_e5m2 : strip_f16_e4m3)(strip);
-    } else {
-        (e5m2 ? strip_bf16_e5m2 : strip_bf16_e4m3)(strip);
-    }
-    for (int64_t token = strip->used; token < strip->tokens; token++) {
-        memset(strip->payload + token * strip->payload_stride, 0, (size_t)strip->dims);
+    static const mxa_norm_kernel of[3][3] = {{strip_f32_row, strip_f32_short, strip_f32_square},
+                                             {strip_f16_row, strip_f16_short, strip_f16_square},
+                                             {strip_bf16_row, strip_bf16_short, strip_bf16_square}};
+    mxa_norm_strip strip = *given;
+    const int wide = strip.x_dtype == MXATTN_F32 ? 0 : strip.x_dtype == MXATTN_F16 ? 1 : 2;
+    const int row = strip.tags.block == MXATTN_BLOCK_ROW;
+    /* Whole lines only: a part of one would be read before it is written. */
+    strip.stream &= strip.dims % 64 == 0 && strip.payload_stride % 64 == 0 &&
+                    (uintptr_t)strip.payload % 64 == 0;
+    of[wide][row ? strip.dims <= GROUP_DIMS / 2 : 2](&strip);
+    for (int64_t token = strip.used; token < strip.tokens; token++) {
+        memset(strip.payload + token * strip.payload_stride, 0, (size_t)strip.dims);
     }
 }

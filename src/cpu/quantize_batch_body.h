@@ -119,22 +119,25 @@ ALWAYS_INLINE void load_absent(batch *b, int p, words pair[PAIR_VECTORS])
  * next batch or strip loads. */
 typedef struct asked {
     const char *at; /* NULL: nothing */
+    int bytes;      /* of a quad, 256 or 512 */
     int64_t skip;   /* from the end of a row to the next one */
     int quads;      /* of a row */
     int left;       /* of this row */
 } asked;
 
-ALWAYS_INLINE void ask(format f, asked *a)
+ALWAYS_INLINE void ask(asked *a)
 {
-    enum { LINE = 64 };
-    const int bytes = QUAD * (f.wide == MXATTN_F32 ? 4 : 2);
+    enum { LINE = 64, HALVES = 2 * QUAD };
     if (!a->at) {
         return;
     }
-    for (int i = 0; i < bytes; i += LINE) {
+    for (int i = 0; i < HALVES; i += LINE) {
         __builtin_prefetch(a->at + i);
     }
-    a->at += bytes;
+    for (int i = HALVES; a->bytes > HALVES && i < 2 * HALVES; i += LINE) {
+        __builtin_prefetch(a->at + i);
+    }
+    a->at += a->bytes;
     if (--a->left == 0) {
         a->left = a->quads;
         a->at += a->skip;
@@ -146,7 +149,7 @@ ALWAYS_INLINE asked asked_of(const mxa_quantize_strip *strip, format f, int64_t 
                              int quads)
 {
     const int bytes = QUAD * (f.wide == MXATTN_F32 ? 4 : 2);
-    asked a = {NULL, strip->ahead_stride - quads * bytes, quads, quads};
+    asked a = {NULL, bytes, strip->ahead_stride - quads * bytes, quads, quads};
     if (strip->ahead) {
         a.at = strip->ahead + token * strip->ahead_stride + d / QUAD * bytes;
     }
@@ -159,14 +162,13 @@ ALWAYS_INLINE asked asked_of(const mxa_quantize_strip *strip, format f, int64_t 
 
 /* Scales and keys of 32 maxima; returns 1 when one is slow, words then not holding all that counts,
  * or 0 (of zeros they do under any scale; cut ones may stand for other numbers). */
-ALWAYS_INLINE int scales_of(const mxa_quantize_strip *strip, format f,
-                            const words amax[CHUNK_WORDS], uint8_t scale[MXA_BLOCK],
-                            words key[CHUNK_WORDS])
+ALWAYS_INLINE int scales_of(mxattn_rounding rounding, format f, const words amax[CHUNK_WORDS],
+                            uint8_t scale[MXA_BLOCK], words key[CHUNK_WORDS])
 {
     const int top = f.narrow == MXATTN_E5M2 ? 15 : 8;
     const int half = (1 << (dropped_bits(f) - 1)) - !f.cut;
     const uint16_t above = f.cut ? 0x20 : 0x1F; /* 0x60 */
-    const words up = words_set(strip->tags.rounding == MXATTN_RCEIL ? above : 0);
+    const words up = words_set(rounding == MXATTN_RCEIL ? above : 0);
     words exponent[CHUNK_WORDS], slow = words_set(0);
     UNROLL
     for (int i = 0; i < CHUNK_WORDS; i++) {
@@ -198,7 +200,7 @@ static __attribute__((noinline)) void scales_of_special(const uint16_t amax[MXA_
 
 /* Maxima, scales and keys of the chunks of `count` quads that were folded; given: maxima are there.
  */
-ALWAYS_INLINE int scales_of_batch(const mxa_quantize_strip *strip, format f, int count, int given,
+ALWAYS_INLINE int scales_of_batch(mxattn_rounding rounding, format f, int count, int given,
                                   batch *b)
 {
     int slow = 0;
@@ -209,7 +211,7 @@ ALWAYS_INLINE int scales_of_batch(const mxa_quantize_strip *strip, format f, int
         for (int i = 0; given && i < CHUNK_WORDS; i++) {
             amax[i] = words_load(b->amax + c + i * WORDS_LANES);
         }
-        const int special = scales_of(strip, f, amax, b->scale + c, key);
+        const int special = scales_of(rounding, f, amax, b->scale + c, key);
         UNROLL
         for (int i = 0; i < CHUNK_WORDS; i++) {
             words_store(b->amax + c + i * WORDS_LANES, amax[i]);
@@ -329,13 +331,13 @@ ALWAYS_INLINE uint32_t encode_batch(format f, batch *b, int count, int pairs, in
     uint32_t again = 0;
     if (stream) {
         for (int i = 0; i < count; i++, key.of_chunk += next) {
-            ask(f, &ahead);
+            ask(&ahead);
             again |= encode_quad(f, b, i, pairs, apart, key, 1) << i;
         }
         return again;
     }
     for (int i = 0; i < count; i++, key.of_chunk += next) {
-        ask(f, &ahead);
+        ask(&ahead);
         again |= encode_quad(f, b, i, pairs, apart, key, 0) << i;
     }
     return again;

@@ -22,6 +22,54 @@
 #include "cpu/quantize_batch_body.h"
 
 /* ------------------------------------------------------------------------------------------------
+ * encode: functions of their own. WHY: what a code is made of does not depend on where its word
+ * came from, and loops inlined for every element type and block took a minute to compile.
+ * --------------------------------------------------------------------------------------------- */
+
+/* encode_batch, for each way in which quads lie. */
+ALWAYS_INLINE uint32_t encode_any(format f, batch *b, int count, int pairs, int apart, keys key,
+                                  int next, int stream, asked ahead)
+{
+    const keys of_chunk = {key.of_chunk, NULL};
+    if (!f.mixed && key.of_lane) {
+        uint16_t copy[PAIR]; /* codes cannot alias it */
+        memcpy(copy, key.of_lane, sizeof copy);
+        return encode_batch(f, b, count, 1, 0, (keys){NULL, copy}, 0, stream, ahead);
+    }
+    if (pairs == 1) {
+        return encode_batch(f, b, count, 1, 0, of_chunk, next, stream, ahead);
+    }
+    if (apart) {
+        return encode_batch(f, b, count, 2, 1, of_chunk, next, stream, ahead);
+    }
+    return encode_batch(f, b, count, 2, 0, of_chunk, next, stream, ahead);
+}
+
+#define DEFINE_ENCODE(name, narrow, mixed)                                                         \
+    static __attribute__((noinline)) uint32_t name(batch *b, int count, int pairs, int apart,      \
+                                                   keys key, int next, int stream, asked ahead)    \
+    {                                                                                              \
+        return encode_any((format){MXATTN_F32, narrow, 1, mixed, 0}, b, count, pairs, apart, key,  \
+                          next, stream, ahead);                                                    \
+    }
+
+DEFINE_ENCODE(encode_e4m3, MXATTN_E4M3, 0)
+DEFINE_ENCODE(encode_e5m2, MXATTN_E5M2, 0)
+DEFINE_ENCODE(encode_e4m3_mixed, MXATTN_E4M3, 1)
+DEFINE_ENCODE(encode_e5m2_mixed, MXATTN_E5M2, 1)
+
+ALWAYS_INLINE uint32_t encode(format f, batch *b, int count, int pairs, int apart, keys key,
+                              int next, int stream, asked ahead)
+{
+    if (f.narrow == MXATTN_E5M2) {
+        return (f.mixed ? encode_e5m2_mixed : encode_e5m2)(b, count, pairs, apart, key, next,
+                                                           stream, ahead);
+    }
+    return (f.mixed ? encode_e4m3_mixed : encode_e4m3)(b, count, pairs, apart, key, next, stream,
+                                                       ahead);
+}
+
+/* ------------------------------------------------------------------------------------------------
  * rows
  * --------------------------------------------------------------------------------------------- */
 
@@ -120,7 +168,7 @@ ALWAYS_INLINE asked asked_of_rows(const mxa_quantize_strip *strip, format f, pai
         return asked_of(strip, f, 0, 0, quads);
     }
     return (asked){(const char *)strip->wide + (next.token * strip->wide_stride + next.d) * bytes,
-                   (strip->wide_stride - quads * QUAD) * bytes, quads,
+                   QUAD * bytes, (strip->wide_stride - quads * QUAD) * bytes, quads,
                    quads - (int)(next.d / QUAD)};
 }
 
@@ -163,10 +211,11 @@ ALWAYS_INLINE void row_batch(const mxa_quantize_strip *strip, format f, const ta
     if (folded) {
         tokens_largest(strip, f, *at, count, b);
     }
-    const uint32_t slow = scales_of_batch(strip, f, quads, folded, b) ? all_quads(quads) : 0;
+    const uint32_t slow =
+        scales_of_batch(strip->tags.rounding, f, quads, folded, b) ? all_quads(quads) : 0;
     store_row_scales(strip, *at, count, b->scale);
-    const uint32_t small = encode_batch(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS,
-                                        to->stream, asked_of_rows(strip, f, from));
+    const uint32_t small = encode(f, b, quads, 2, apart, (keys){b->key, NULL}, CHUNKS, to->stream,
+                                  asked_of_rows(strip, f, from));
     int p = 0;
     for (uint32_t look = f.plain ? small | slow : all_quads(quads); look; look &= look - 1) {
         const int first = 2 * __builtin_ctz(look);
@@ -243,7 +292,7 @@ ALWAYS_INLINE void put_tokens(const mxa_quantize_strip *strip, format f, const t
     const int used = (int)strip->used, scales = scale_step ? PAIR : PAIR / MXA_BLOCK;
     const uint32_t slow = some_slow ? all_quads(used) : 0;
     const uint32_t small =
-        encode_batch(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, f, 0, d, 1));
+        encode(f, b, used, pairs, 0, key, 0, to->stream, asked_of(strip, f, 0, d, 1));
     for (uint32_t look = f.plain ? small | slow : all_quads(used); look; look &= look - 1) {
         const int token = __builtin_ctz(look);
         for (int h = 0; h < pairs; h++) {
@@ -260,7 +309,7 @@ ALWAYS_INLINE void squares(const mxa_quantize_strip *strip, format f, const targ
     load_tokens(strip, f, to, d, pairs, b, largest);
     words_store(b->folded[0],
                 strip->tags.flags & MXATTN_FOLDED ? words_set(folded) : words_fold(largest));
-    const int slow = scales_of_batch(strip, f, 1, 0, b);
+    const int slow = scales_of_batch(strip->tags.rounding, f, 1, 0, b);
     put_tokens(strip, f, to, d, pairs, b, (keys){b->key, NULL}, 0, slow);
     const int64_t left = strip->dims - d;
     const int width = left < pairs * PAIR ? (int)left : pairs * PAIR;
@@ -300,7 +349,7 @@ ALWAYS_INLINE void strip_columns(const mxa_quantize_strip *strip, format f, cons
         for (int c = 0; c < PAIR; c += MXA_BLOCK) {
             words of_chunk[CHUNK_WORDS];
             const words *amax = largest + c / WORDS_LANES;
-            const int special = scales_of(strip, f, amax, b.scale + c, of_chunk);
+            const int special = scales_of(strip->tags.rounding, f, amax, b.scale + c, of_chunk);
             for (int i = 0; i < CHUNK_WORDS; i++) {
                 words_store(key + c + i * WORDS_LANES, of_chunk[i]);
                 words_store(b.amax + c + i * WORDS_LANES, amax[i]);
@@ -360,18 +409,15 @@ ALWAYS_INLINE void strip_of(const mxa_quantize_strip *strip, format f)
     strip_typed(&copy, f, &to);
 }
 
-#define DEFINE_STRIP(name, wide, narrow)                                                           \
+#define DEFINE_STRIP(name, wide)                                                                   \
     static __attribute__((noinline)) void name(const mxa_quantize_strip *strip)                    \
     {                                                                                              \
-        strip_of(strip, (format){wide, narrow, 1, 0, 0});                                          \
+        strip_of(strip, (format){wide, strip->tags.dtype, 1, 0, 0});                               \
     }
 
-DEFINE_STRIP(strip_f32_e4m3, MXATTN_F32, MXATTN_E4M3)
-DEFINE_STRIP(strip_f16_e4m3, MXATTN_F16, MXATTN_E4M3)
-DEFINE_STRIP(strip_bf16_e4m3, MXATTN_BF16, MXATTN_E4M3)
-DEFINE_STRIP(strip_f32_e5m2, MXATTN_F32, MXATTN_E5M2)
-DEFINE_STRIP(strip_f16_e5m2, MXATTN_F16, MXATTN_E5M2)
-DEFINE_STRIP(strip_bf16_e5m2, MXATTN_BF16, MXATTN_E5M2)
+DEFINE_STRIP(strip_f32, MXATTN_F32)
+DEFINE_STRIP(strip_f16, MXATTN_F16)
+DEFINE_STRIP(strip_bf16, MXATTN_BF16)
 
 /* The rest: a centre, or dims that are no multiple of 64. */
 static __attribute__((noinline)) void strip_any(const mxa_quantize_strip *strip)
@@ -399,15 +445,14 @@ static void strip_transpose(const mxa_quantize_strip *strip)
 
 static void quantize_strip(const mxa_quantize_strip *strip)
 {
-    const int e5m2 = strip->tags.dtype == MXATTN_E5M2;
     if (strip->centre || strip->dims % 64) {
         strip_any(strip);
     } else if (strip->wide_dtype == MXATTN_F32) {
-        (e5m2 ? strip_f32_e5m2 : strip_f32_e4m3)(strip);
+        strip_f32(strip);
     } else if (strip->wide_dtype == MXATTN_F16) {
-        (e5m2 ? strip_f16_e5m2 : strip_f16_e4m3)(strip);
+        strip_f16(strip);
     } else {
-        (e5m2 ? strip_bf16_e5m2 : strip_bf16_e4m3)(strip);
+        strip_bf16(strip);
     }
     for (int64_t token = strip->used; token < strip->tokens; token++) {
         memset(strip->payload + token * strip->payload_stride, 0, (size_t)strip->dims);

@@ -62,6 +62,8 @@ typedef uint16_t words __attribute__((vector_size(16)));
 typedef int16_t wmask __attribute__((vector_size(16)));
 typedef uint32_t dwords __attribute__((vector_size(32)));
 typedef float floats __attribute__((vector_size(32)));
+typedef uint8_t codes __attribute__((vector_size(16)));
+typedef uint8_t half_codes __attribute__((vector_size(8)));
 
 static inline words words_load(const uint16_t *p)
 {
@@ -206,9 +208,8 @@ static inline uint16_t words_largest(words x)
 static inline void words_pack(uint8_t *out, const words w[CHUNK_WORDS])
 {
     for (int i = 0; i < CHUNK_WORDS; i++) {
-        for (int j = 0; j < WORDS_LANES; j++) {
-            out[i * WORDS_LANES + j] = (uint8_t)w[i][j];
-        }
+        const half_codes low = __builtin_convertvector(w[i], half_codes);
+        memcpy(out + i * WORDS_LANES, &low, sizeof low);
     }
 }
 
@@ -240,8 +241,11 @@ static inline words words_fold(const words *w)
 
 static inline void words_maxima(const uint16_t *p, words *out)
 {
-    for (int i = 0; i < 4 * WORDS_LANES; i++) {
-        out[i / WORDS_LANES][i % WORDS_LANES] = p[2 * i] > p[2 * i + 1] ? p[2 * i] : p[2 * i + 1];
+    for (int i = 0; i < 4; i++) {
+        dwords pairs;
+        memcpy(&pairs, p + 2 * i * WORDS_LANES, sizeof pairs);
+        out[i] = words_max(__builtin_convertvector(pairs, words),
+                           __builtin_convertvector(pairs >> 16, words));
     }
 }
 
@@ -250,9 +254,6 @@ static inline void words_store_twice(uint32_t *p, words x)
     const dwords wide = __builtin_convertvector(x, dwords), twice = wide | wide << 16;
     memcpy(p, &twice, sizeof twice);
 }
-
-typedef uint8_t codes __attribute__((vector_size(16)));
-typedef uint8_t half_codes __attribute__((vector_size(8)));
 
 static inline codes codes_set(uint8_t x)
 {
