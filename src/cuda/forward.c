@@ -380,14 +380,11 @@ static mxattn_status launch(const mxa_forward_run *r, const mxa_forward_form *fo
                                    params);
 }
 
-/* Where CTAs count the tiles that they take, 0 there; none where tiles take equally long and are
- * dealt. What preparation clears is cleared already. */
+/* Where CTAs count the tiles that they take, 0 there; what preparation clears is cleared already.
+ * WHY also where tiles take equally long: CTAs drift apart, and the last round is of those that are
+ * early. */
 static mxattn_status count_from_zero(const mxa_forward_run *r, mxa_forward_params *params)
 {
-    params->taken = 0;
-    if (!r->batch.sequences && params->window_right < 0) {
-        return MXATTN_OK;
-    }
     if (!r->call->prepared) {
         params->taken = r->base + (uint64_t)r->at.taken;
         return MXATTN_OK;
